@@ -115,7 +115,7 @@ LEVELS = words({int(level): (level.label, colour) for level, colour in LEVEL_COL
 NOT_HERE_WORDS = words({NOT_AVAILABLE: ("N/A", NOT_HERE)})
 HEADROOM_STEPS: Steps = ((None, CRITICAL), (RISK.critical_headroom, WARNING), (RISK.warn_points[-1][1], GOOD))
 TIME_LEFT_STEPS: Steps = ((None, CRITICAL), (RISK.critical_eta_seconds, WARNING), (RISK.warn_eta_seconds, GOOD))
-TIME_LEFT_WORDS = words({NOT_AVAILABLE: ("no end in sight", GOOD)})
+TIME_LEFT_WORDS = words({NOT_AVAILABLE: ("not running out", GOOD)})
 
 
 # Panels

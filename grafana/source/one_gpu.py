@@ -54,7 +54,7 @@ def _now() -> list[Panel]:
         ),
         figure(
             "Time left",
-            "Until its memory is exhausted at the current rate; or no end in sight.",
+            "Until its memory is exhausted at the current rate; or not running out.",
             ask(f"{left} or {level} * 0 - 1", now=True),
             unit="s",
             mappings=TIME_LEFT_WORDS,

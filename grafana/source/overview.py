@@ -74,7 +74,7 @@ def _verdict() -> list[Panel]:
         figure(
             "Time left",
             "Until the first resource is exhausted at the current rate: the middle of the range. Nothing points "
-            "to exhaustion: no end in sight.",
+            "to exhaustion: not running out.",
             ask(f"min({left}) or max({level}) * 0 - 1", now=True),
             unit="s",
             mappings=TIME_LEFT_WORDS,

@@ -126,7 +126,7 @@ def test_marks_and_forecast_stay_within_the_picture(monkeypatch: pytest.MonkeyPa
     for warned, closed, marks in ((0, 60, 2), (-1, 61, 0), (0, 61, 1)):
         found = report(incident(warned_wall=START + warned, closed_wall=START + closed))
         assert _readable(found).count("^") == marks
-    assert "forecast when the warning left" not in _readable(report(incident())._replace(warned=None))
+    assert "forecast at the time of the warning" not in _readable(report(incident())._replace(warned=None))
     assert "^" not in _readable(report(incident()), charts=False)
     assert "left of" not in _readable(report(incident())._replace(curves=[]))
 
@@ -142,7 +142,7 @@ def test_the_list_has_its_story_and_below_it_how_it_ended(monkeypatch: pytest.Mo
         "   123  2026-11-20 14:00  critical   …very/long/path/of/a.service  RAM full",
         "        it ended by itself",
     ]
-    assert _list([]) == "nothing went wrong"
+    assert _list([]) == "no incidents recorded"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_chooses_a_list_does_not_choose_an_incident(tmp_path: Path, argumen
 
     assert done.exit_code == (2 if told else 0), done.output
     assert told in " ".join(done.output.split())
-    assert told or done.output == "nothing went wrong\n"
+    assert told or done.output == "no incidents recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,6 @@ def test_info_is_listed_on_request_but_unclean_ends_always(
 
     def shown(*words: str) -> bool:
         done = CliRunner().invoke(app, ["incidents", *days, *words, "--state", str(tmp_path)])
-        return "nothing went wrong" not in done.output
+        return "no incidents recorded" not in done.output
 
     assert (shown(), shown("--all")) == (listed, True)

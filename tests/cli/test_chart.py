@@ -177,7 +177,7 @@ def test_headroom_is_drawn_with_levels_marks_and_forecast() -> None:
         "    level |         ----------░░░░░░░░░░▓▓▓▓▓▓▓▓▓▓██████████",
         "           14:00:00                                 14:01:00",
         "           - info  ░ warning  ▓ critical  █ emergency",
-        "           · above the bars: forecast when the warning left",
+        "           · above the bars: forecast at the time of the warning",
         "                           ^ warned",
         "                                  ^ left",
         "                             right ^",

@@ -455,7 +455,7 @@ def test_a_past_incident_tells_its_story_to_the_end(stage, look, tmp_path):
 
     main = page.locator("main")
     expect(main.locator(".chart.large canvas")).to_be_visible()
-    expect(main).to_contain_text("forecast when the warning left")
+    expect(main).to_contain_text("forecast at the time of the warning")
     expect(main).not_to_contain_text("load")
     ram = main.get_by_role("img", name=re.compile("RAM: left of"))
     expect(ram).to_be_hidden()

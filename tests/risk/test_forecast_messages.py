@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation, ProcessSample
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import advice, evidence, headline, outlook, reason
+from wslgpud.risk.replay import replay
+from wslgpud.risk.trace import read_trace
 from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, translator
 
 GIB = 1 << 30
+TRACES = Path(__file__).parent.parent / "traces"
 LEAK = Forecast(
     "ram",
     Level.WARNING,
@@ -37,18 +41,18 @@ LEAK = Forecast(
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (LEAK, "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"),
+        (LEAK, "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
         (
             replace(LEAK, resource="cgroup:/train"),
-            "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
+            "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left",
         ),
         (
             replace(LEAK, resource="cgroup:/user.slice/user-1000.slice/train.scope"),
-            ("cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"),
+            ("cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
         ),
         (
             replace(LEAK, level=Level.INFO),
-            ("RAM growing: would be full in about 43 s if it goes on: python3 train.py (pid 8932), 14 GiB left"),
+            ("At this rate RAM is full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
         ),
         (
             replace(LEAK, cause="paused", eta_seconds=None, window_seconds=96.0),
@@ -68,7 +72,7 @@ LEAK = Forecast(
         ),
         (
             replace(LEAK, headroom_bytes=0),
-            "RAM is full: python3 train.py (pid 8932) +1.1 GiB/min, 0 KiB of 24 GiB left",
+            "RAM is full: python3 train.py (pid 8932) +1.0 GiB/min, 0 KiB of 24 GiB left",
         ),
         (
             replace(LEAK, cause="", eta_seconds=None, headroom_bytes=GIB, rate_bytes_per_second=0.0),
@@ -76,7 +80,7 @@ LEAK = Forecast(
         ),
         (
             replace(LEAK, cause="full", resource="gpu0", headroom_bytes=GIB, spilled_bytes=3 * GIB),
-            "GPU 0 is full; 3.0 GiB lie in Windows' RAM: slow",
+            "GPU 0 is full; 3.0 GiB has spilled into Windows' RAM: slow",
         ),
         (
             replace(LEAK, level=Level.OK, cause="killed", window_seconds=23.0),
@@ -167,7 +171,7 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
     ("forecast", "text"),
     [
         (LEAK, "~43 s left"),
-        (replace(LEAK, level=Level.INFO), "growing +1.1 GiB/min"),
+        (replace(LEAK, level=Level.INFO), "growing +1.0 GiB/min"),
         (replace(LEAK, level=Level.OK, cause="", eta_seconds=None), "growing +1.0 GiB/min"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60), "shrinking \N{MINUS SIGN}1.0 GiB/min"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=100_000.0), "steady"),
@@ -336,3 +340,18 @@ def test_the_probability_is_that_of_the_first_likely_horizon(probabilities: dict
 def test_the_advice_suits_the_cause_or_the_place(forecast: Forecast, text: str) -> None:
     assert str(advice(forecast)).startswith(text)
     assert str(advice(forecast, {"jobs": 3})).startswith("Run fewer of them at once: about 3 fit here")
+
+
+@pytest.mark.parametrize("name", ["ram-leak_linear-1", "ram-tmpfs_oom-1", "gpu-leak_outputs-1", "real-workers_oom"])
+def test_what_is_left_divided_by_the_rate_is_the_time(name: str) -> None:
+    seen = replay(name, read_trace(TRACES / f"{name}.jsonl.gz")).forecasts
+    shown = [
+        one
+        for rows in seen.values()
+        for _, one in rows
+        if one.cause == "growth" and one.level > Level.OK and one.headroom_bytes
+    ]
+
+    assert shown
+    for forecast in shown:
+        assert forecast.headroom_bytes == pytest.approx(forecast.rate_bytes_per_second * forecast.eta_seconds, rel=0.1)

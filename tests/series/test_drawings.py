@@ -234,7 +234,7 @@ def test_a_forecast_is_drawn_from_earliest_to_latest_end(
     ends = [(20 / DAY, 40.0), *((end / DAY, 0.0) for end in corners)]
     assert [tuple(map(float, corner)) for corner in fan.get_xy()[:3]] == [pytest.approx(end) for end in ends]
     assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([20 / DAY, 60 / DAY], [40.0, 0.0])
-    assert legend(figures[-1]) == ["forecast when the warning left"]
+    assert legend(figures[-1]) == ["forecast at the time of the warning"]
 
 
 @pytest.mark.parametrize(("capacity", "unit", "whole"), [(GIB, "GiB", 1), (GIB - 1, "MiB", 1024), (0, "MiB", 0.001)])

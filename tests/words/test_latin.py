@@ -11,7 +11,7 @@ from tests.words.latin import latin_words
     "text",
     [
         "GPU 0 已满：3.0 GiB 位于 Windows 的内存中，很慢",
-        "python3 train.py (pid 8932) 在 23 秒前被杀，增长 +310 MiB/分钟",
+        "python3 train.py (pid 8932) 在 23 秒前被终止，增长 +310 MiB/分钟",
         "请运行 sudo sysctl vm.swappiness=10 && sudo sysctl --system",
         "wsl --shutdown        (在 Windows 中)",
         "先看 wslgpud incidents，再试 wslgpud wslconfig check",

@@ -158,7 +158,7 @@ def headroom(
         lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
     lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
     lines.append(f"{'':{_MARGIN}}{_clock(start)}{_clock(end):>{columns - 8}}")
-    of_dots = t("\N{MIDDLE DOT} above the bars: forecast when the warning left") if foretold else ""
+    of_dots = t("\N{MIDDLE DOT} above the bars: forecast at the time of the warning") if foretold else ""
     lines += [" " * _MARGIN + line for line in ("  ".join(key_of(levels)), of_dots) if line]
     for wall, name in marks:
         place = column(wall, start, end, columns)

@@ -102,7 +102,7 @@ def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> l
 def _list(documents: list[dict[str, Any]]) -> str:
     """Return a table of time, level and subject; below the headline, how it ended."""
     if not documents:
-        return t("nothing went wrong")
+        return t("no incidents recorded")
     subjects = [brief(i["name"], _SUBJECT) for i in documents]
     wide = max(cells(t("subject")), *map(cells, subjects))
     rows = [(t("ID"), t("when"), t("level"), t("subject"), t("story"), "")]

@@ -279,14 +279,17 @@ class RiskEngine:
             culprit = tracker.culprit
         # The first growth seen here, and not severe yet.
         first = view.level <= Level.WARNING and not tracker.warned
+        eta = None if danger is None or view.late_seconds is None else danger.eta_seconds
+        # One rate beside one time: what is left, divided by the rate shown, is the time shown.
+        counts = reported is not None and reported.cause == "growth" and view.level > Level.OK
         return Forecast(
             resource=room.resource,
             level=view.level,
             headroom_bytes=room.headroom,
             capacity_bytes=room.capacity,
-            rate_bytes_per_second=tracker.rate,
+            rate_bytes_per_second=room.headroom / eta if counts and eta else tracker.rate,
             eta_early_seconds=view.early_seconds,
-            eta_seconds=None if danger is None or view.late_seconds is None else danger.eta_seconds,
+            eta_seconds=eta,
             eta_late_seconds=view.late_seconds,
             probabilities=probabilities(danger, known=tracker.envelope.knows),
             who=culprit.who,

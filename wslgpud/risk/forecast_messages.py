@@ -131,8 +131,8 @@ def _share(forecast: Forecast) -> float:
 
 
 def _rate(forecast: Forecast) -> float | None:
-    """Return the rate of growth: the culprit's, if that is what grows now."""
-    if forecast.level > Level.OK and forecast.who_bytes_per_second and forecast.cause in {"growth", "steps"}:
+    """Return the rate of growth: that of the time left, or of a staircase the culprit's."""
+    if forecast.level > Level.OK and forecast.who_bytes_per_second and forecast.cause == "steps":
         return forecast.who_bytes_per_second
     return forecast.rate_bytes_per_second
 

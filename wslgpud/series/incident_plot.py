@@ -74,7 +74,7 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         plots.clock_below(axes, "%H:%M:%S")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     has_forecast = story.warned is not None and story.warned.forecast is not None
-    dashes = {"color": INKS["eta"].light, "linestyle": _DASHES, "label": t("forecast when the warning left")}
+    dashes = {"color": INKS["eta"].light, "linestyle": _DASHES, "label": t("forecast at the time of the warning")}
     plots.legend_of_levels(figure, {point[2] for point in panels[0].points}, [dashes] if has_forecast else [])
     plots.save(figure, path, (title.partition("\n")[0], text))
 

@@ -63,7 +63,7 @@ export const incidents = {
       h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, markOf(i), " ", named(i.name)),
         h("a", { href: `#/incidents/${i.id}` }, i.headline), i.outcome ? h("p", { class: "outcome" }, i.outcome) : null)));
     return card(t("Incidents"), choice, rows.length
-      ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
+      ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("No incidents recorded.")),
       next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older"))));
   },
 
@@ -128,7 +128,7 @@ const chart = (curve, kind) => h("div", { class: ["chart", kind], "data-key": `b
 
 const legend = (d, own) => keys([
   ...[...new Set(own.levels ?? [])].filter(Boolean).sort().map((level) => [LEVELS[level], label("level", LEVELS[level])]),
-  d.forecast?.eta_seconds ? ["eta", t("forecast when the warning left")] : null,
+  d.forecast?.eta_seconds ? ["eta", t("forecast at the time of the warning")] : null,
 ]);
 
 const part = (title, entries, line) => entries?.length

@@ -17,7 +17,7 @@ import { stress } from "./stress.js";
 
 const VIEWS = [overview, history, gpus, processes, incidents, stress, doctor, daemon];
 const TITLES = { overview: template("Overview"), history: template("History"), gpus: template("GPUs"), processes: template("Processes"),
-  incidents: template("Incidents"), stress: template("Stress nights"), doctor: template("Doctor"), daemon: template("Daemon") };
+  incidents: template("Incidents"), stress: template("Nightly tests"), doctor: template("Doctor"), daemon: template("Daemon") };
 const STATES = { live: template("live"), stale: template("stale"), lost: template("no connection"), waiting: template("waiting") };
 const STALE_SECONDS = 10, BACK_MS = 8000;
 const place = (id) => document.getElementById(id);

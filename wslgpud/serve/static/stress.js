@@ -30,7 +30,7 @@ export const stress = {
   },
 
   render(ctx) {
-    const title = h("h1", { class: "unseen" }, t("Stress nights"));
+    const title = h("h1", { class: "unseen" }, t("Nightly tests"));
     const back = this.number === null ? null : h("p", {}, h("a", { href: "#/stress" }, "← ", t("Back to the list")));
     if (!this.found?.document) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     if (this.number !== null) return [title, h("div", { class: "stack" }, back, night(this.found.document))];
@@ -40,7 +40,7 @@ export const stress = {
     const curves = complete(runs).length > 1;
     return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
       curves ? h("div", { class: "grid" }, figure("usable", t("Usable VRAM, night by night")), figure("speed", t("Bandwidth, night by night"))) : null,
-      card(t("Stress nights"), null, table(t("Stress nights"),
+      card(t("Nightly tests"), null, table(t("Nightly tests"),
         [column(t("Night")), column("GPU"), column(t("Verdict")), column(t("Usable"), "num"), column(t("Write"), "num"), column(t("Read"), "num"),
           column(t("Errors"), "num"), column(t("Duration"), "num"), column(t("Note"))],
         runs.map(row))))];
