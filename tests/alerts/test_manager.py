@@ -727,7 +727,7 @@ def test_the_log_shows_alerts_in_the_chosen_language(tmp_path: Path, caplog: pyt
     life.kill(1)
     life.end()
 
-    assert "严重：内存不足，内核杀死了 python (pid 7)" in caplog.text
+    assert "严重：内存不足，内核终止了 python (pid 7)" in caplog.text
 
 
 DAY = 86400.0

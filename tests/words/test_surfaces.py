@@ -139,7 +139,7 @@ def test_an_incident_is_told_in_chinese_with_what_the_kernel_did(state: Path, sh
 
     for text in told:
         chinese(text)
-    assert any("内核杀死了 python3 (pid 8932，2.9 GiB)" in text for text in told)
+    assert any("内核终止了 python3 (pid 8932，2.9 GiB)" in text for text in told)
 
 
 def test_a_stress_run_is_told_in_chinese(state: Path, shown: Shown) -> None:
