@@ -99,7 +99,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU; ``shared_bytes`` (RAM) and ``windows_ratio`` come from Windows, ``told`` from trainings."""
+    """One GPU; ``shared_bytes`` (RAM), ``windows_ratio``, ``in_windows`` are from Windows, ``told`` from trainings."""
 
     index: int
     uuid: str
@@ -116,6 +116,7 @@ class GpuSample:
     shared_bytes: int | None = None
     windows_ratio: float | None = None
     told: tuple[GpuProcess, ...] = ()
+    in_windows: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,7 @@ class Forecast:
     capacity_learned: Literal["", "seen", "probable"] = ""
     expected_peak_bytes: int | None = None
     spilled_bytes: int | None = None
+    in_windows: MessageLike = ""  # its programs on a card
 
 
 #: the rule of the risk engine; all others are in ``alerts/rules.py``

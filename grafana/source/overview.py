@@ -462,11 +462,19 @@ def _windows() -> list[Panel]:
         ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"),
         unit="bytes",
     )
+    programs = lines(
+        "VRAM of Windows' programs",
+        "The few that hold most, by card: browsers, games, the desktop. What programs share counts for each of them.",
+        ask(f"max by (adapter, program) ({metric('windows_gpu_program_bytes')})", "{{program}}"),
+        unit="bytes",
+        stacked=True,
+        width=24,
+    )
     coloured(
         memory, {"held by WSL": NOTE, "freed, not returned": "purple", "kernel and drivers": "yellow", "left": GOOD}
     )
     coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "committed": NOT_HERE})
-    return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card")]
+    return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card"), programs]
 
 
 def overview() -> str:

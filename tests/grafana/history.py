@@ -157,6 +157,8 @@ class Evening:
             ("windows_gpu_dedicated_bytes", card, adapter),
             ("windows_gpu_shared_bytes", 0.41 * GIB + 5e6 * self.noise(1), adapter),
             ("windows_gpu_committed_bytes", card + 0.5 * GIB, adapter),
+            ("windows_gpu_program_bytes", 0.9 * GIB + 1e7 * self.noise(1), (*adapter, "dwm.exe")),
+            ("windows_gpu_program_bytes", 0.4 * GIB + 4e7 * self.noise(1), (*adapter, "chrome.exe")),
         ]
         return [Reading(catalogue_[name], value, labels) for name, value, labels in found]
 

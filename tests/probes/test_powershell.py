@@ -93,7 +93,7 @@ def test_each_class_and_property_of_wmi_is_documented() -> None:
     asked = dict(re.findall(r"FROM (\w+)()", script))
     queries = re.findall(r"SELECT ([\w, ]+) FROM (\w+)", script)
 
-    assert len(queries) == len(asked) == 3
+    assert len(queries) == len(asked) == 4
     for properties, name in (*queries, ("TotalPhysicalMemory, NumberOfLogicalProcessors", "Win32_ComputerSystem")):
         assert set(properties.split(", ")) == set(REFERENCE["classes"][name]["properties"])
 

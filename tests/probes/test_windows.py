@@ -299,9 +299,20 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=15,
 )
-PARTS = ["memory", "system", "gpu", "vm", "adapters"]
-NAMES = ["Name", "Luid", "TotalVisibleMemorySize", "AvailableBytes", "SharedUsage", "WorkingSet"]
-row = st.dictionaries(st.sampled_from(NAMES), json_values | st.just("luid_0x0_0xc8a5_phys_0"))
+PARTS = ["memory", "system", "gpu", "vm", "adapters", "programs"]
+NAMES = [
+    "Name",
+    "Luid",
+    "TotalVisibleMemorySize",
+    "AvailableBytes",
+    "SharedUsage",
+    "WorkingSet",
+    "LocalUsage",
+    "Program",
+]
+row = st.dictionaries(
+    st.sampled_from(NAMES), json_values | st.sampled_from(["luid_0x0_0xc8a5_phys_0", "pid_7_luid_0x0_0xc8a5_phys_0"])
+)
 
 
 @pytest.mark.slow

@@ -46,14 +46,18 @@ def plain(value: Any) -> Any:
     return value
 
 
+#: no recording has programs of Windows
+FIELDS = [known for known in dataclasses.fields(Forecast) if known.name != "in_windows"]
+
+
 def forecast(one: Forecast) -> Any:
-    return [plain(getattr(one, known.name)) for known in dataclasses.fields(one)]
+    return [plain(getattr(one, known.name)) for known in FIELDS]
 
 
 def totals(forecasts: list[Forecast]) -> list[Any]:
     """Return, for each field of the forecasts, the sum of its figures, or how often it held each value."""
     found: list[Any] = []
-    for known in dataclasses.fields(Forecast):
+    for known in FIELDS:
         values = [getattr(one, known.name) for one in forecasts]
         figures = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, Enum)]
         if known.name == "probabilities":

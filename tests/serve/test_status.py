@@ -9,6 +9,7 @@ from typing import Any
 from wslgpud.alerts.incidents import OpenIncident, after
 from wslgpud.model import (
     Forecast,
+    GpuProcess,
     GpuSample,
     Level,
     Observation,
@@ -188,3 +189,15 @@ def test_the_culprit_is_named_only_once() -> None:
         "RAM is full · train.py (pid 7)",
         "RAM is full",
     ]
+
+
+def test_a_card_tells_which_programs_of_windows_hold_it() -> None:
+    held = (GpuProcess(0, "chrome.exe", 2 * GIB), GpuProcess(0, "dwm.exe", GIB))
+    card = GpuSample(0, "GPU-1", "RTX", 16 * GIB)
+    reports = (SourceReport("gpu", "ok", Sample(gpus=(card,)), 0.0, 0.0),)
+    seen = Observation(0.0, gpus=(replace(card, in_windows=held),))
+    state = PipelineState(Snapshot(0.0, 0.0, 1, reports), seen, ())
+    (shown,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
+
+    assert shown["windows"] == "Windows: chrome.exe 2.0 GiB, dwm.exe 1.0 GiB"
+    assert shown["in_windows"][1] == {"name": "dwm.exe", "used_bytes": GIB}

@@ -63,6 +63,8 @@ def gpus(view: RowContext) -> Table:
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
         details = words("  ".join(facts), (f"  {card['unread']}" if "unread" in card else f"  {brakes}", "yellow"))
         table.add_row(words((f"GPU {gpu} ", "bold"), name), *busy or [t("busy n/a")], curve, details)
+        if programs := card.get("windows"):
+            table.add_row("", "", "", words((programs, "bright_black")))
     for labels in lost(view):
         told = words((t("lost: it does not answer"), "bold red"))
         table.add_row(words((f"GPU {labels['gpu']} ", "bold"), labels["uuid"]), "", "", told)

@@ -5,6 +5,7 @@ $memory = [wmisearcher]('SELECT AvailableBytes, CommittedBytes, CommitLimit, Poo
     "FROM ${counters}_PerfOS_Memory")
 $gpu = [wmisearcher]('SELECT Name, DedicatedUsage, SharedUsage, TotalCommitted ' +
     "FROM ${counters}_GPUPerformanceCounters_GPUAdapterMemory")
+$held = [wmisearcher]"SELECT Name, LocalUsage FROM ${counters}_GPUPerformanceCounters_GPUProcessMemory"
 function Rows($search) {
     foreach ($row in $search.Get()) {
         $found = @{}
@@ -17,6 +18,17 @@ $parts = @{
     memory = { Rows $memory }
     system = { Rows $system }
     gpu = { Rows $gpu }
+    programs = {
+        $large = Rows $held | Where-Object { [long]$_.LocalUsage -ge 67108864 }
+        $large | Sort-Object { [long]$_.LocalUsage } -Descending | Select-Object -First 24 | ForEach-Object {
+            try {
+                $process = [Diagnostics.Process]::GetProcessById([int]$_.Name.Split('_')[1])
+                $_.Program = $process.ProcessName
+                $process.Dispose()
+            } catch [ArgumentException] { }
+            $_
+        }
+    }
     vm = {
         foreach ($name in 'vmmemWSL', 'vmmem') {
             foreach ($process in [Diagnostics.Process]::GetProcessesByName($name)) {

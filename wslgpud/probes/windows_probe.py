@@ -10,6 +10,8 @@ names. Each part is queried separately, so a missing WMI class costs only its ow
   https://learn.microsoft.com/windows/win32/cimwin32prov/win32-operatingsystem (TotalVisibleMemorySize in KiB)
 - ``gpu``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUAdapterMemory``, in bytes, one row for each
   adapter, named ``luid_0x00000000_0x0000C8A5_phys_0``
+- ``programs``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUProcessMemory``, the largest uses of a card's own
+  memory, named ``pid_7364_luid_0x00000000_0x0000C8A5_phys_0``, with the process's name where it still runs
 - ``adapters``: names of the cards by LUID, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
   https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older belong to earlier boots
 - ``vm``: the process of WSL's virtual machine, ``vmmemWSL`` on Windows 11, ``vmmem`` on 10

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wslgpud.model import GpuSample, Observation, ProcessSample, RamState
-from wslgpud.risk.headroom import Room
+from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
+from wslgpud.risk.headroom import Room, gpu_used
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.suspects import CardSuspects, Suspect
-from wslgpud.words import Message, MessageLike, say, template
+from wslgpud.words import Message, MessageLike, all_of, say, template
 
 MAX_SNAPSHOTS = 40
 NEWEST_KEPT = 10
@@ -182,7 +182,17 @@ class Attribution:
         return earlier[-1] if earlier else self._snapshots[0] if len(self._snapshots) > 1 else None
 
 
+#: A program's pid and name; 0 for one of another namespace, below that for one of Windows.
 _Holder = tuple[int, str]
+_IN_WINDOWS = -1
+#: Windows' programs named in a message.
+_MAX_NAMED = 4
+
+
+def windows_programs(programs: Sequence[GpuProcess]) -> MessageLike:
+    """Return Windows' largest programs on a card with their memory: ``chrome.exe 2.1 GiB, dwm.exe 922 MiB``."""
+    largest = programs[:_MAX_NAMED]
+    return all_of(say("{program} {held_bytes}", program=one.name, held_bytes=one.used_bytes or 0) for one in largest)
 
 
 def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
@@ -200,15 +210,30 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     for process in gpu.told:  # a program's report is better than none, but the driver's takes precedence
         key = (process.pid, names.get(process.pid, process.name))
         held[key] = process.used_bytes if held.get(key) is None else held[key]
-    return held
+    return held | {(_IN_WINDOWS, program.name): program.used_bytes for program in gpu.in_windows}
+
+
+def _unlisted_bytes(before: Sequence[GpuProcess] | None, newcomer: GpuProcess) -> int:
+    """Return the most that a Windows program held while Windows' list, of the largest only, did not name it."""
+    if before is None:  # nothing is known of the time before the first list
+        return newcomer.used_bytes or 0
+    earlier = {one.name: one.used_bytes or 0 for one in before}
+    return earlier.get(newcomer.name, min(earlier.values(), default=0))
 
 
 def _holder_name(holder: _Holder, now: Observation) -> MessageLike:
     """Return a program's name; with its pid only where a user can act on it."""
     pid, name = holder
+    if pid == _IN_WINDOWS:
+        return say("{who} (in Windows)", who=name)
     if pid:  # the driver does not know scripts
         return full_name(next((short_name(p) for p in now.processes if p.pid == pid), name), pid)
     return say("{name} (in another container or VM)", name=name or "?")
+
+
+def _measured(holder: _Holder, now: Observation, rate: float = 0.0, share: float = 0.0) -> Culprit:
+    kind = "windows program" if holder[0] == _IN_WINDOWS else "process"
+    return Culprit(_holder_name(holder, now), kind, rate, share, holder[0] if holder[0] > 0 else None)
 
 
 def _suspected(suspect: Suspect) -> Culprit:
@@ -226,6 +251,8 @@ class GpuAttribution:
     def __init__(self) -> None:
         self._held: dict[_Holder, list[tuple[float, int]]] = {}
         self._since: dict[_Holder, float] = {}
+        self._in_windows: tuple[GpuProcess, ...] | None = None
+        self._unlisted: dict[_Holder, int] = {}
         self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
@@ -234,6 +261,10 @@ class GpuAttribution:
         for gone in [holder for holder in self._since if holder not in present]:
             del self._since[gone]
             self._held.pop(gone, None)
+        for program in gpu.in_windows:
+            if (holder := (_IN_WINDOWS, program.name)) not in self._since:
+                self._unlisted[holder] = _unlisted_bytes(self._in_windows, program)
+        self._in_windows = gpu.in_windows or self._in_windows
         for holder, used in present.items():
             self._since.setdefault(holder, t)
             if used is None:
@@ -252,7 +283,7 @@ class GpuAttribution:
         for holder, used in present.items():
             if used is None:
                 continue
-            then_t, then = start, 0
+            then_t, then = start, self._unlisted.get(holder, 0)
             if self._since.get(holder, t) <= start and (history := self._held.get(holder)):
                 then_t, then = next((point for point in history if point[0] >= start), history[-1])
             if used - then > most:
@@ -260,7 +291,7 @@ class GpuAttribution:
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
             share = min(1.0, rate / lost_rate)
-            return Culprit(_holder_name(best, now), "process", rate, share, best[0] or None)
+            return _measured(best, now, rate, share)
         silent = [holder for holder, used in present.items() if used is None]
         hidden = bool(silent) or (now.wsl and not gpu.processes)
         if hidden and window > 0 and (suspect := self.suspects.likeliest(now, gpu, window)) is not None:
@@ -268,7 +299,7 @@ class GpuAttribution:
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
             return Culprit(_holder_name(newest, now), "guess", pid=newest[0] or None).likely
-        if best is not None or present:
+        if any(pid != _IN_WINDOWS for pid, _ in present):
             return Culprit(say("the desktop or an unlisted process"), "unknown")
         return NOBODY
 
@@ -278,7 +309,10 @@ class GpuAttribution:
         if not held:
             return self.culprit(now, gpu, 0.0, 0.0)
         most = max(held, key=lambda holder: held[holder])
-        return Culprit(_holder_name(most, now), "process", pid=most[0] or None)
+        # Under WSL2 the use of programs here may be unknown: then only a program with half of it holds most for sure.
+        if most[0] == _IN_WINDOWS and held[most] < (gpu_used(gpu) or 0) / 2:
+            return self.culprit(now, gpu, 0.0, 0.0)
+        return _measured(most, now)
 
 
 @dataclass(slots=True)

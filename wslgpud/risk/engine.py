@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
-from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
+from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution, windows_programs
 from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
 from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
@@ -304,6 +304,7 @@ class RiskEngine:
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
             spilled_bytes=reported.spilled_bytes or None if reported else None,
+            in_windows=windows_programs(room.gpu.in_windows) if reported and room.gpu else "",
         )
 
     def _culprit(self, observation: Observation, room: Room, tracker: Tracker, danger: Danger) -> Culprit:

@@ -150,6 +150,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact | None]:
         "who": forecast.who,
         f"{span}_seconds": None if window is None else round(window, 1),
         "spilled_bytes": forecast.spilled_bytes or None,
+        "in_windows": forecast.in_windows or None,
         "eta_seconds": None if eta is None else round(eta, 1),
         "range": None if eta is None else _range(forecast, eta),
         "share_ratio": round(share, 2) if share else None,
@@ -174,5 +175,5 @@ def _why(forecast: Forecast) -> tuple[Message, ...]:
     facts, cause = _facts(forecast), forecast.cause
     told = filled(_CAUSES.get(_first_line(forecast) if cause == "paused" else cause, ""), facts)
     known = cause in {"expected", "paused", BLIND} or (cause == "growth" and "share_ratio" in told.facts)
-    more = ["holder" if cause == "full" else "who"] * (not known) + ["first"] * forecast.may_stop
+    more = ["holder" if cause == "full" else "who"] * (not known) + ["first"] * forecast.may_stop + ["in_windows"]
     return tuple(filter(None, (told, *(filled(_CAUSES[name], facts) for name in more))))

@@ -161,10 +161,12 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
     )
 
 
+#: lists of programs in a card's record -> in its row
+_USERS = {"processes": "procs", "told": "told", "in_windows": "windows_procs"}
+
+
 def _users(gpu: Row) -> dict[str, tuple[GpuProcess, ...]]:
-    return {
-        name: _records(GpuProcess, _list(gpu, key, dict)) for name, key in (("processes", "procs"), ("told", "told"))
-    }
+    return {name: _records(GpuProcess, _list(gpu, key, dict)) for name, key in _USERS.items()}
 
 
 def _processes(rows: Iterable[Row]) -> Iterator[ProcessSample]:
@@ -188,8 +190,8 @@ def _row(record: Any) -> dict[str, Any]:
 
 
 def _user_rows(gpu: GpuSample) -> dict[str, Any]:
-    told = {"told": [_row(p) for p in gpu.told]} if gpu.told else {}
-    return {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]} | told
+    more = {key: [_row(p) for p in listed] for name, key in _USERS.items() if (listed := getattr(gpu, name))}
+    return more | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]}
 
 
 def row_from_observation(observation: Observation) -> dict[str, Any]:

@@ -89,11 +89,15 @@ def _windows(seen: model.Snapshot) -> model.RamState | None:
 def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:
     """Return the GPUs with Windows' counters, matched by name."""
     cards = {card.name: card for card in reversed(seen.gpus)}
+    programs: dict[str, list[model.GpuProcess]] = defaultdict(list)
+    for (adapter, program), held in seen.family(windows.GPU_PROGRAM).items():
+        programs[adapter].append(model.GpuProcess(0, program, int(held)))
     for (name,), shared in seen.family(windows.GPU_SHARED).items():
         if name in cards:
             size, used = seen.value(windows.GPU_SIZE, name), seen.value(windows.GPU_DEDICATED, name)
             ratio = used / size if size and used is not None else None
-            cards[name] = replace(cards[name], shared_bytes=int(shared), windows_ratio=ratio)
+            in_windows = tuple(programs[name])
+            cards[name] = replace(cards[name], shared_bytes=int(shared), windows_ratio=ratio, in_windows=in_windows)
     known = {card.index: card for card in cards.values()}
     return tuple(known.get(card.index, card) for card in seen.gpus)
 

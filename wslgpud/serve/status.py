@@ -11,8 +11,9 @@ from wslgpud.active_runs.run_messages import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
 from wslgpud.client import in_one_line
-from wslgpud.model import MEMORY, Forecast, GpuSample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.model import MEMORY, Forecast, GpuProcess, GpuSample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.probes.nvml_remedies import explain_unread
+from wslgpud.risk.attribution import windows_programs
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.risk.levels import shown_level
 from wslgpud.sampling.pipeline import PipelineState
@@ -65,6 +66,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
+    in_windows = {gpu.index: gpu.in_windows for gpu in observation.gpus}
     paused_pids = {pid for one in paused_jobs for pid in one["pids"]}
     paused = {o.incident.resource for o in incidents if o.incident.stands_still(now.get(o.incident.resource))}
     return translator.document(
@@ -79,7 +81,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
             "swap": asdict(swap) if swap else None,
-            "gpus": [_card(gpu, snapshot) for gpu in snapshot.gpus],
+            "gpus": [_card(gpu, snapshot, in_windows.get(gpu.index, ())) for gpu in snapshot.gpus],
             "windows": translator.document(_windows(snapshot)) or None,
             "forecasts": [
                 {
@@ -133,12 +135,15 @@ def _with_byline(document: dict[str, Any]) -> dict[str, Any]:
     return document if who.partition(" (pid ")[0] in document["headline"] else document | {"byline": who}
 
 
-def _card(gpu: GpuSample, snapshot: Snapshot) -> dict[str, Any]:
+def _card(gpu: GpuSample, snapshot: Snapshot, in_windows: Sequence[GpuProcess]) -> dict[str, Any]:
     """Return a card as the driver reports it; figures from trainings are in their metrics.
 
-    ``unread`` says why its memory is not known.
+    ``unread`` says why its memory is not known; ``windows`` are Windows' programs on it in words.
     """
-    card: dict[str, Any] = {name: value for name, value in asdict(gpu).items() if name != "told"}
+    card: dict[str, Any] = {name: value for name, value in asdict(gpu).items() if name not in ("told", "in_windows")}
+    if in_windows:
+        card["in_windows"] = [_picked(one, "name used_bytes") for one in in_windows]
+        card["windows"] = say("Windows: {programs}", programs=windows_programs(in_windows))
     if gpu.total_bytes is None:
         mig = bool(snapshot.value(MIG, str(gpu.index), gpu.uuid))
         card["unread"] = explain_unread(mig=mig, denied=bool(snapshot.value(ERRORS, "NO_PERMISSION")))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.host import NoData, RecordedHost, SourceError
-from wslgpud.metrics import MetricSpec, gauge
-from wslgpud.model import Reading, Sample
+from wslgpud.metrics import MetricSpec, NameLimit, gauge
+from wslgpud.model import GpuProcess, Reading, Sample
 from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
@@ -69,6 +69,16 @@ GPU_COMMITTED = gauge(
     "windows_gpu_committed_bytes", "Memory committed to programs for the card, on it or not.", "adapter"
 )
 
+#: Names of programs are chosen by whoever uses Windows.
+_PROGRAM_NAMES = NameLimit("Windows program", "program", 24, summed=True)
+GPU_PROGRAM = gauge(
+    "windows_gpu_program_bytes",
+    "Memory on the card in use by a Windows program, of the few that hold most; what programs share counts for each.",
+    "adapter",
+    "program",
+    names=(_PROGRAM_NAMES,),
+)
+
 #: Metric -> its names in the probe and in windows_exporter. The probe's first is in kB.
 _OF_WINDOWS = {
     TOTAL: ("TotalVisibleMemorySize", "windows_memory_physical_total_bytes"),
@@ -83,7 +93,7 @@ _OF_ADAPTERS = {
     GPU_SHARED: ("SharedUsage", "windows_gpu_adapter_memory_shared_bytes"),
     GPU_COMMITTED: ("TotalCommitted", "windows_gpu_adapter_memory_committed_bytes"),
 }
-_INSTANCE = re.compile(r"luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
+_INSTANCE = re.compile(r"(?:pid_(\d+)_)?luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
 _LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
 _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
 # Anchored at the start of a name: otherwise a long word without "=" takes quadratic time, in which no other Python
@@ -94,6 +104,13 @@ _MAX_LINE = 4000
 #: limit of cards with a name or a use; each becomes five series that are kept for years
 _MAX_ADAPTERS = 16
 _NAME_CHARACTERS = 80
+#: the programs shown of each card, and the least that one holds; the probe's own limit is for all cards together
+MAX_PROGRAMS, MIN_PROGRAM_BYTES = 8, 64 << 20
+_PROGRAM_CHARACTERS = 40
+#: the processes of virtual machines: what runs in WSL's own is no program of Windows
+_VIRTUAL_MACHINES = frozenset({"vmmem", "vmmemwsl", "vmwp"})
+#: Windows' processes without a file
+_WITHOUT_FILE = frozenset({"system", "secure system", "registry", "memory compression"})
 
 _Luid = tuple[int, int]
 #: Known sizes, in bytes.
@@ -106,6 +123,8 @@ class Adapter(NamedTuple):
     luid: _Luid
     name: str
     sizes: Sizes
+    #: Windows' largest programs on it, largest first
+    programs: tuple[GpuProcess, ...] = ()
 
 
 class Facts(NamedTuple):
@@ -119,7 +138,7 @@ class WindowsSource(Source):
     name = "windows"
     lane = "windows"
     deadline_seconds = 5.0
-    metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, *_OF_ADAPTERS)
+    metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, *_OF_ADAPTERS, GPU_PROGRAM)
 
     def _prepare(self) -> None:
         self.period_seconds = self.config.windows.every_seconds
@@ -244,6 +263,8 @@ def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
     yield from known([*facts.sizes.items(), (VM_UNRETURNED, unreturned_bytes(facts.sizes.get(VM), linux_used))])
     for name, adapter in labelled(facts.adapters):
         yield from known(adapter.sizes.items(), name)
+        for program in adapter.programs:
+            yield from known([(GPU_PROGRAM, program.used_bytes)], name, program.name)
 
 
 def from_probe(answer: Mapping[str, Any]) -> Facts:
@@ -252,17 +273,22 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
     used: dict[_Luid, Mapping[str, Any]] = {}
     for row in _rows(answer, "gpu"):
         if match := _INSTANCE.fullmatch(str(row.get("Name"))):
-            used[int(match[1], 16), int(match[2], 16)] = row
+            used[int(match[2], 16), int(match[3], 16)] = row
     named: dict[_Luid, Mapping[str, Any]] = {}
     for row in _rows(answer, "adapters"):
         if (number := _whole(row.get("Luid"))) is not None:
             named[number >> 32, number & 0xFFFFFFFF] = row
+    programs = _programs(
+        ((int(match[2], 16), int(match[3], 16)), row.get("Program"), _whole(row.get("LocalUsage")))
+        for row in _rows(answer, "programs")
+        if (match := _INSTANCE.fullmatch(str(row.get("Name"))))
+    )
     adapters = []
     for luid, row in used.items():
         about = named.get(luid, {})
         name, size = about.get("Name"), about.get("DedicatedVideoMemory")
         sizes = _sizes(_OF_ADAPTERS, 0, {**row, "DedicatedVideoMemory": size})
-        adapters.append(Adapter(luid, name if isinstance(name, str) else "", sizes))
+        adapters.append(Adapter(luid, name if isinstance(name, str) else "", sizes, programs.get(luid, ())))
     held = [
         (str(row.get("Name")), max(_whole(row.get(kind)) or 0 for kind in ("WorkingSet", "Private")))
         for row in _rows(answer, "vm")
@@ -281,6 +307,7 @@ def from_exporter(text: str) -> Facts:
     names: dict[_Luid, str] = {}
     cards: dict[_Luid, dict[str, int]] = {}
     held: dict[tuple[str, str], int] = {}
+    on_cards: list[tuple[_Luid, str, int]] = []
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
         try:
@@ -292,6 +319,9 @@ def from_exporter(text: str) -> Facts:
         name, labels = match["name"], dict(_LABEL.findall(match["labels"] or ""))
         if luid := _LUID.fullmatch(labels.get("luid", "")):
             key = (int(luid[1], 16), int(luid[2], 16))
+            if name == "windows_gpu_process_memory_local_bytes":
+                on_cards.append((key, labels.get("process_id", ""), value))
+                continue
             cards.setdefault(key, {})[name] = value
             if name == "windows_gpu_info":
                 names[key] = labels.get("name", "")
@@ -301,7 +331,12 @@ def from_exporter(text: str) -> Facts:
         elif not labels:
             values[name] = value
     vm = _vm((process, size) for (process, _), size in held.items())
-    adapters = (Adapter(luid, names.get(luid, ""), _sizes(_OF_ADAPTERS, 1, card)) for luid, card in cards.items())
+    by_pid = {pid: process for process, pid in held}
+    programs = _programs((luid, by_pid.get(pid), size) for luid, pid, size in on_cards)
+    adapters = (
+        Adapter(luid, names.get(luid, ""), _sizes(_OF_ADAPTERS, 1, card), programs.get(luid, ()))
+        for luid, card in cards.items()
+    )
     return Facts(_sizes(_OF_WINDOWS, 1, values) | vm, tuple(adapters))
 
 
@@ -343,6 +378,21 @@ def _vm(held: Iterable[tuple[str, int]]) -> dict[MetricSpec, int]:
         sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
     most = sizes.get("vmmemwsl") or sizes.get("vmmem")
     return {VM: most} if most else {}
+
+
+def _programs(rows: Iterable[tuple[_Luid, object, int | None]]) -> dict[_Luid, tuple[GpuProcess, ...]]:
+    """Return the largest programs of each card, from the use of each process; one without a name has just ended."""
+    found: dict[_Luid, Counter[str]] = defaultdict(Counter)
+    for luid, process, size in rows:
+        name = one_line(process, _PROGRAM_CHARACTERS).removesuffix(".exe") if isinstance(process, str) else ""
+        if name and size is not None and name.lower() not in _VIRTUAL_MACHINES:
+            found[luid][name if name.lower() in _WITHOUT_FILE else f"{name}.exe"] += size
+    return {
+        luid: tuple(
+            GpuProcess(0, name, size) for name, size in held.most_common(MAX_PROGRAMS) if size >= MIN_PROGRAM_BYTES
+        )
+        for luid, held in found.items()
+    }
 
 
 def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:

@@ -192,10 +192,15 @@ def transition_of(row: Row[Any]) -> Transition:
     )
 
 
+#: the parts of a forecast that are messages
+_SAID = ("who", "in_windows")
+
+
 def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
     probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
     fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
-    return fields | {"level": forecast.level.label, "probabilities": probabilities, "who": to_json(forecast.who)}
+    said = {name: to_json(getattr(forecast, name)) for name in _SAID}
+    return fields | {"level": forecast.level.label, "probabilities": probabilities} | said
 
 
 def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
@@ -203,7 +208,7 @@ def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
     converted = {
         "level": Level[known["level"].upper()],
         "probabilities": {int(h): p for h, p in dict(known.get("probabilities") or {}).items()},
-        "who": from_json(known.get("who", "")),
+        **{name: from_json(known.get(name, "")) for name in _SAID},
     }
     return Forecast(**known | converted)
 

@@ -155,7 +155,10 @@ def test_ids_never_change_once_they_are_out():
     ]
     assert {c.id for c in CHECKS} == {
         "kernel.log",
-        *(f"windows.{part}" for part in ["powershell", "memory", "vm", "gpus", "size", "paths", "toast", "task"]),
+        *(
+            f"windows.{part}"
+            for part in ["powershell", "memory", "vm", "gpus", "programs", "size", "paths", "toast", "task"]
+        ),
         "windows.page_file",
         "gpu.page_file",
         "gpu.cdi_refresh",

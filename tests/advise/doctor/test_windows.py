@@ -6,6 +6,7 @@ Stand-ins for powershell.exe answer like several Windows, see ``tests/probes/win
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,12 @@ from click.testing import CliRunner, Result
 from tests.hosts.machines import HERE
 from tests.probes.windows_pc import ANSWER, WINDOWS, Pc
 from tests.support.archives import unpack
-from wslgpud.advise.doctor import checks_windows, run
+from wslgpud.advise.doctor import checking, checks_windows, run
+from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.cli import app
 from wslgpud.config import Config, Windows
-from wslgpud.host import RecordedHost
+from wslgpud.host import Host, RecordedHost
+from wslgpud.model import GpuSample
 from wslgpud.probes import interop
 
 
@@ -175,3 +178,31 @@ def test_the_probe_that_is_switched_off_is_said(pc: Pc) -> None:
         "could not tell",
         "switched off by windows.probe",
     )
+
+
+def test_the_desktop_on_the_card_is_named_by_windows(tmp_path: Path) -> None:
+    machine = tmp_path / "machine"
+    shutil.copytree(HERE / "wsl2-idle", machine)
+    shutil.copy(HERE / "wsl2-vram-full/windows.json", machine)
+    (told,) = [f for f in run(RecordedHost(machine), Config()) if f.id == "gpu.desktop"]
+
+    assert "(chrome.exe 2.1 GiB, dwm.exe 922 MiB in Windows)" in str(told.found)
+
+
+@pytest.mark.parametrize(
+    ("cards", "named"),
+    [
+        ([{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}], ["game.exe"]),
+        ([{"uuid": "GPU-2", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}], []),
+        ([{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": "x"}]}], []),
+        ("x", []),
+        (None, []),
+    ],
+)
+def test_the_running_daemon_tells_who_holds_the_card_in_windows(
+    monkeypatch: pytest.MonkeyPatch, cards: object, named: list[str]
+) -> None:
+    monkeypatch.setattr(checking, "answering", lambda *_: (None, {"gpus": cards}))
+    found = Evidence(Host(), Config(), None, "/nowhere").programs_in_windows(GpuSample(0, "GPU-1", "card"))
+
+    assert [program.name for program in found] == named

@@ -18,12 +18,12 @@ from wslgpud.advise.wslconfig import files
 from wslgpud.client import answering
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import GpuSample, Reading
+from wslgpud.model import GpuProcess, GpuSample, Reading
 from wslgpud.probes import interop
 from wslgpud.probes.interop import WSL_CONF_PATH
 from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import flag, record, rows, text
+from wslgpud.security.shapes import flag, record, rows, text, uint
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import parse_uint, windows
 from wslgpud.sources.disk import Mount, mounts
@@ -38,6 +38,7 @@ WINDOWS_DRIVE_FULL = say(
     "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
 )
 _SOURCES = rows(record({"name": text, "health": text}))
+_CARDS = rows(record({"uuid": text}, {"in_windows": rows(record({"name": text, "used_bytes": uint}))}))
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
 
 
@@ -90,10 +91,25 @@ class Evidence:
     @cached_property
     def daemon_sources(self) -> dict[str, str]:
         """The health of each source of the running daemon, as it says itself; empty where none answers."""
+        sources = self._daemon.get("sources")
+        return {source["name"]: source["health"] for source in sources or ()} if _SOURCES(sources) else {}
+
+    @cached_property
+    def _daemon(self) -> dict[str, Any]:
+        """The status of the running daemon; empty where none answers."""
         folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE))
         found = answering(folders, lambda _: None) if self.host.live else None
-        sources = found[1].get("sources") if found else None
-        return {source["name"]: source["health"] for source in sources or ()} if _SOURCES(sources) else {}
+        return found[1] if found else {}
+
+    def programs_in_windows(self, gpu: GpuSample) -> tuple[GpuProcess, ...]:
+        """Return Windows' largest programs on a card, as the daemon or the recording knows them."""
+        if self.host.recorded:
+            with suppress(NoData):
+                adapters = dict(windows.labelled(self.windows_facts.adapters))
+                return adapters[gpu.name].programs if gpu.name in adapters else ()
+        cards = self._daemon.get("gpus")
+        known = {card["uuid"]: card.get("in_windows", ()) for card in cards or ()} if _CARDS(cards) else {}
+        return tuple(GpuProcess(0, one["name"], one["used_bytes"]) for one in known.get(gpu.uuid, ()))
 
     @cached_property
     def wsl(self) -> int:
@@ -175,7 +191,9 @@ class Evidence:
             try:
                 return source.ask()
             except SourceError as error:
-                return {"missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters"), error.message)}
+                return {
+                    "missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters", "programs"), error.message)
+                }
 
     @cached_property
     def windows_facts(self) -> windows.Facts:

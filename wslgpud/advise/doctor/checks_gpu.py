@@ -20,6 +20,7 @@ from wslgpud.advise.doctor.checking import (
 )
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.probes.nvml_remedies import explain_lost, explain_unread
+from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources.gpu import LIBRARY_FOLDERS
 from wslgpud.words import TEMPLATES, Message, MessageLike, all_of, say, template
 
@@ -327,9 +328,10 @@ def desktop(machine: Evidence) -> Outcome:
             return skipped(say("programs here are using {resource} now", resource=f"gpu{gpu.index}"))
     found = all_of(
         say(
-            "{resource}: {held_bytes} held although no program here uses it",
+            "{resource}: {held_bytes} held although no program here uses it[ ({programs} in Windows)]",
             resource=f"gpu{gpu.index}",
             held_bytes=gpu.used_bytes,
+            **({"programs": told} if (told := windows_programs(machine.programs_in_windows(gpu))) else {}),
         )
         for gpu in samples
         if gpu.used_bytes is not None and gpu.used_bytes >= DESKTOP_BYTES

@@ -14,8 +14,9 @@ from wslgpud.alerts.channels.toast import ToastChannel
 from wslgpud.alerts.messages import trial
 from wslgpud.host import NoData, SourceError
 from wslgpud.probes import keep_alive
+from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources import windows
-from wslgpud.words import Message, MessageLike, say
+from wslgpud.words import Message, MessageLike, all_of, say
 from wslgpud.words.units import one_line
 
 #: the first build of Windows 11: https://learn.microsoft.com/windows/release-health/windows11-release-information
@@ -118,6 +119,21 @@ def gpus(machine: Evidence) -> Outcome:
     if strangers:
         return note(say("{names}; without {missing}, which NVML sees", names=names, missing=strangers))
     return good(say("{names}", names=names))
+
+
+@check("windows.programs", "Windows' programs on the card", "probe")
+def programs(machine: Evidence) -> Outcome:
+    """What browsers, games and the desktop hold of a card is lost to training, and no tool in Linux shows it."""
+    known = windows.labelled(machine.windows_facts.adapters)
+    told = [
+        say("{name}: {programs}", name=name, programs=windows_programs(adapter.programs))
+        for name, adapter in known
+        if adapter.programs
+    ]
+    missing = machine.windows_answer.get("missing")
+    if not told and isinstance(missing, dict) and {"programs", "gpu"} & missing.keys():
+        return note(_missing(machine.windows_answer, "programs", "gpu"))
+    return good(all_of(told) or say("none holds {least_bytes}", least_bytes=windows.MIN_PROGRAM_BYTES))
 
 
 @check("windows.page_file", "Page file for VRAM", "probe")

@@ -92,6 +92,8 @@ function one(ctx, gpu) {
       ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),
         p.used_bytes === undefined ? h("span", { class: "dim", title: t("this driver does not report it") }, t("N/A")) : size(p.used_bytes))))
       : h("p", { class: "dim" }, t("none that the driver reports")),
+    gpu.in_windows ? [h("h3", {}, t("programs of Windows on it")),
+      h("ul", { class: "plain-list" }, gpu.in_windows.map((p) => h("li", { "data-key": `gw${p.name}` }, named(p.name), " ", size(p.used_bytes))))] : null,
     h("p", { class: "dim small foot" }, h("code", {}, gpu.uuid)));
 }
 

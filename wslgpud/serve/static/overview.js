@@ -142,6 +142,7 @@ function resource(ctx, f) {
     h("p", { class: ["big", blind(f) ? "dim" : ""] }, h("strong", {}, left), h("span", { class: "dim" }, blind(f) ? t("were left of {all}", { all }) : t("left of {all}", { all })),
       h("span", { class: "outlook" }, f.outlook)),
     f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,
+    gpu?.windows ? h("p", { class: "dim small", translate: "no" }, gpu.windows) : null,
     bar(f, status, gpu),
     h("p", { class: "dim small axis" }, t("left, over time")),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
