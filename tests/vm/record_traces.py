@@ -76,6 +76,15 @@ SCENARIOS = [
     Scenario("sawtooth_safe", 200, 1024, zram_mib=512, compressible=True),
     Scenario("fork_workers", 150, 2048),
     Scenario("leak_linear", 30, 2048),
+    Scenario("pushed_aside", 120, 768, swap_mib=768),
+    Scenario("twice_too_large", 120, 768, swap_mib=512),
+    Scenario("archive_in_shm", 90, 768, swap_mib=768),
+    Scenario("stages_kept", 110, 768, swap_mib=768),
+    Scenario("forgotten_results", 120, 768, swap_mib=768),
+    Scenario("swapped_then_hot", 110, 768, swap_mib=512),
+    Scenario("files_in_shm", 120, 512),
+    Scenario("names_sought", 100, 512),
+    Scenario("names_sought_then_leak", 140, 512),
 ]
 
 

@@ -100,6 +100,15 @@ def test_groups_of_version_1_say_it_in_other_words(tmp_path):
     assert memory_left(host(tmp_path, **VERSION_1, **files)) == MemoryLeft(GIB + GIB // 4, 2 * GIB, 3)
 
 
+def test_the_cache_that_zfs_gives_back_is_left_to_a_run(tmp_path):
+    arc = "/proc/spl/kstat/zfs/arcstats"
+    evictable = "".join(f"{kind} 4 {GIB}\n" for kind in ("mru_evictable_data", "mfu_evictable_data"))
+    evictable += "".join(f"{kind} 4 0\n" for kind in ("mru_evictable_metadata", "mfu_evictable_metadata"))
+    files = {arc: f"size 4 {2 * GIB}\nc_min 4 {GIB // 2}\n{evictable}"}
+
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB + 3 * GIB // 2, 8 * GIB, 7, GIB)
+
+
 def test_unknown_memory_is_not_taken_for_no_memory_left(tmp_path):
     with pytest.raises(NoData, match="does not show"):
         memory_left(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))

@@ -36,6 +36,7 @@ RAM = {
     "shmem": "Shmem",
     "anon": "AnonPages",
     "slab_reclaimable": "SReclaimable",
+    "slab_unreclaimable": "SUnreclaim",
     "committed": "Committed_AS",
 }
 
@@ -114,6 +115,9 @@ def sample(t: float, kernel_threads: set[str]) -> dict[str, Any]:
             "oom_kills_total": counters["oom_kill"],
             "alloc_stalls_total": sum(v for name, v in counters.items() if name.startswith("allocstall")),
             "direct_scan_pages_total": counters["pgscan_direct"],
+            "steal_pages_total": counters["pgsteal_kswapd"] + counters["pgsteal_direct"],
+            "slabs_scanned_total": counters["slabs_scanned"],
+            "slab_given_back_total": counters["workingset_nodereclaim"],
         },
         "psi": {resource: pressure(resource) for resource in ("memory", "cpu", "io")},
         "gpus": [],

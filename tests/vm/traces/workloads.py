@@ -290,6 +290,95 @@ def fork_workers(seconds: float) -> None:
         os.wait()
 
 
+def pushed_aside(seconds: float) -> None:
+    """A service of three quarters of the RAM falls idle, and a job of a third of everything moves it to swap."""
+    idle = subprocess.Popen([sys.executable, __file__, "idle_most", str(seconds + 30)])
+    time.sleep(14)
+    HEAP.to(ALL * 0.36, seconds / 4)
+    steady(seconds / 2)
+    idle.kill()
+
+
+def idle_most(seconds: float) -> None:
+    """Hold three quarters of the RAM and never look at it again."""
+    HEAP.to(RAM * 0.75, 8)
+    time.sleep(seconds)
+
+
+def twice_too_large(seconds: float) -> None:
+    """A job that is larger than the RAM and smaller than everything, twice."""
+    for _ in range(2):
+        HEAP.to(ALL * 0.7, seconds / 5)
+        time.sleep(seconds / 8)
+        HEAP.to(0, 1)
+        time.sleep(seconds / 8)
+
+
+def archive_in_shm(seconds: float) -> None:
+    """Unpack 70 % of everything into /dev/shm, most of which goes to swap, and delete it again."""
+    subprocess.run(["mount", "-o", f"remount,size={ALL}m", "/dev/shm"], check=True)
+    path, written, begun = Path("/dev/shm/archive"), 0, time.monotonic()
+    with path.open("wb") as file:
+        while written < ALL * 0.7:
+            while written < ALL * 0.7 * (time.monotonic() - begun) / seconds * 2:
+                file.write(BLOCK)
+                written += 1
+            time.sleep(0.25)
+    time.sleep(seconds / 4)
+    path.unlink()
+    time.sleep(seconds / 8)
+
+
+def stages_kept(seconds: float) -> None:
+    """A pipeline of five stages, each of which keeps its result: 78 % of everything in the end."""
+    for stage in range(1, 6):
+        HEAP.to(ALL * 0.145 * stage, seconds / 14)
+        time.sleep(seconds / 10)
+    time.sleep(seconds / 6)
+
+
+def forgotten_results(seconds: float) -> None:
+    """Results that nobody reads again pile up, first in RAM and then in swap, until both are full."""
+    fatal()
+    while True:
+        HEAP.grow(random.randint(2, int(ALL / seconds) + 2))
+        time.sleep(0.5)
+
+
+def swapped_then_hot(seconds: float) -> None:
+    """A job half in swap begins to work with all it has while it grows."""
+    HEAP.to(ALL * 0.6, seconds / 3)
+    time.sleep(10)
+    leak(seconds * 0.7, hot=True)
+
+
+def files_in_shm(seconds: float) -> None:
+    """Create ever more empty files in /dev/shm: names and inodes that the kernel cannot take back."""
+    fatal()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=0", "/dev/shm"], check=True)
+    for number in range(100_000_000):
+        if number % 5000 == 0:
+            folder = Path(f"/dev/shm/{number}")
+            folder.mkdir()
+        os.link("/dev/shm/0/0", folder / str(number)) if number % 3 else (folder / str(number)).touch()
+
+
+def names_sought(seconds: float) -> None:
+    """Look for files that are not there: names that the kernel remembers, and takes back on demand."""
+    HEAP.to(RAM * 0.3, 5)
+    end = time.monotonic() + seconds
+    for number in range(100_000_000):
+        os.access(f"/usr/{number}-which-is-a-rather-long-name-that-is-not-there", os.F_OK)
+        if number % 2000 == 0 and time.monotonic() > end:
+            return
+
+
+def names_sought_then_leak(seconds: float) -> None:
+    """The same, and then a leak, which takes the place of the names."""
+    names_sought(seconds / 2)
+    leak(seconds / 2)
+
+
 def main() -> None:
     """Run one workload by its name."""
     arguments = argparse.ArgumentParser(description=__doc__)

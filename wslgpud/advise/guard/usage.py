@@ -17,7 +17,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.risk.headroom import gpu_key
-from wslgpud.sources import cgroups, parse_uint, table
+from wslgpud.sources import cgroups, memory, parse_uint, table
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.words import Message, say
@@ -40,9 +40,10 @@ _SHELL_BYTES = 1 << 20
 
 def most_bytes(host: Host) -> int | None:
     """Return RAM plus swap of the machine: no program can hold more."""
-    levels = table(host.read_optional("/proc/meminfo"))
-    ram, swap = (parse_uint(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
-    return None if ram is None else (ram + (swap or 0)) << 10
+    with suppress(NoData, SourceError):
+        levels = memory.sizes(host)
+        return levels["MemTotal"] + levels.get("SwapTotal", 0)
+    return None
 
 
 class MemoryLeft(NamedTuple):
@@ -61,13 +62,12 @@ def memory_left(host: Host) -> MemoryLeft:
         NoData: the machine shows no /proc/meminfo.
         SourceError: it cannot be read.
     """
-    levels = table(host.read("/proc/meminfo"))
-    total, available = (parse_uint(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
-    if total is None or available is None:
+    levels = memory.sizes(host)
+    if "MemAvailable" not in levels:
         raise NoData(say("/proc/meminfo does not show the available memory"))
     kills = parse_uint(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     # Only the machine's swap counts: a group's swap limit is ignored.
-    machine = MemoryLeft(available << 10, total << 10, kills, (parse_uint(levels.get("SwapFree")) or 0) << 10)
+    machine = MemoryLeft(levels["MemAvailable"], levels["MemTotal"], kills, levels.get("SwapFree", 0))
     return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
 
 
