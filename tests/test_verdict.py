@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.incidents import OpenIncident, after, story
+from wslgpud.alerts.incidents import OpenIncident, UnseenLoss, after, story
 from wslgpud.alerts.rules import RULES
 from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.risk.levels import BLIND
@@ -86,6 +86,24 @@ def test_nothing_stays_red_for_what_is_over(rule):
 
 def test_a_memory_incident_that_only_waits_to_close_is_not_shown():
     assert decide([ROOMY], [standing(MEMORY, "ram", Level.EMERGENCY)]).level == Level.OK
+
+
+LOST = UnseenLoss(after(None, 9, Transition(NOW, 0.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, say("x"))))
+
+
+@pytest.mark.parametrize(
+    ("level", "state"),
+    [(Level.OK, "killed"), (Level.INFO, "killed"), (Level.WARNING, "warning"), (Level.EMERGENCY, "emergency")],
+)
+def test_a_lost_job_comes_first_unless_something_is_wrong_now(level, state):
+    verdict = decide([replace(SOON, level=level)], [], lost=LOST)
+
+    assert (verdict.label, verdict.state, verdict.lost) == (level.label, state, LOST)
+    assert decide([SOON], []).state == "critical"
+
+
+def test_a_lost_job_does_not_hide_that_memory_cannot_be_read():
+    assert decide([], [], blind={"ram": "gone"}, lost=LOST).state == "unknown"
 
 
 def test_after_a_kill_it_says_who_when_and_what_is_free_again():
@@ -319,7 +337,7 @@ def test_verdict_metrics_keep_the_figures_of_the_last_change():
     ],
 )
 def test_the_line_for_systemd_names_the_culprit_once(*, headline: str, who: str, named: bool) -> None:
-    line = line_of(Verdict(Level.WARNING, Message(headline), who=who), ENGLISH)
+    line = line_of(Verdict(Level.WARNING, Message(headline), who=who), ENGLISH, NOW)
 
     assert line.startswith(headline)
     assert (len(line) > len(headline)) == named

@@ -94,5 +94,6 @@ def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
-    """Return headline and byline of a verdict in JSON, in one line."""
-    return " · ".join(filter(None, (said["headline"], said.get("byline"))))
+    """Return headline and byline of a verdict in JSON, in one line, and a lost job that nobody has seen yet."""
+    now, lost = (said["headline"], said.get("byline")), (said.get("lost", {}).get("headline"),)
+    return " · ".join(filter(None, (*lost, *now) if said.get("state") == "killed" else (*now, *lost)))

@@ -29,6 +29,8 @@ LEVELS: Mapping[Level, Shade] = {
 }
 #: by the names that commands, API and page use
 TERMINAL_LEVELS: Mapping[str, str] = {level.label: shade.terminal for level, shade in LEVELS.items()}
+#: a job that was lost, until somebody has seen it: a greyer red than danger's, as it is over
+TERMINAL_KILLED = "bold reverse indian_red"
 
 #: how a stress run ended
 TERMINAL_VERDICTS: Mapping[str, str] = {
@@ -55,6 +57,7 @@ INKS: Mapping[str, Ink] = {
     "link": Ink("#0f57a8", "#7fb8f8"),
     "good": Ink("#1d7148", "#5cc492"),
     "bad": Ink("#b3261e", "#ff8a80"),
+    "killed": Ink("#8c3a3a", "#d79a94"),
     "warn": Ink("#8a5a00", "#e3b341"),
     "back": Ink("#f5f6f8", "#0f141b"),
     "card": Ink("#ffffff", "#171e28"),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Incident, Key, OpenIncident, story
+from wslgpud.alerts.incidents import Incident, Key, OpenIncident, UnseenLoss, story
 from wslgpud.alerts.measures import READ_BY
 from wslgpud.alerts.messages import text_now, with_victim
 from wslgpud.alerts.rules import BRAKE, DRIVER_GONE, OOM_KILL, UNCLEAN_END
@@ -56,7 +56,8 @@ class Verdict(NamedTuple):
 
     ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a keyword
     that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
-    ``incident`` the open incident in question; ``also`` counts other open problems.
+    ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
+    has seen yet, which changes no level.
     """
 
     level: Level | None
@@ -68,11 +69,18 @@ class Verdict(NamedTuple):
     pid: int | None = None
     incident: int | None = None
     also: int = 0
+    lost: UnseenLoss | None = None
 
     @property
     def label(self) -> str:
         """Name of the level as written in JSON and metrics."""
         return "unknown" if self.level is None else self.level.label
+
+    @property
+    def state(self) -> str:
+        """The level, or "killed": while nothing is wrong now, a job that was lost comes first."""
+        calm = self.level is not None and self.level < Level.WARNING
+        return "killed" if self.lost is not None and calm else self.label
 
 
 #: WSL1 (https://github.com/microsoft/WSL/issues/296), Linux before 3.14, lxcfs before 2.0 (lxc/lxcfs#56). What is free
@@ -88,12 +96,22 @@ def decide(
     lately: Iterable[Transition] = (),
     *,
     blind: Mapping[str, MessageLike] = MappingProxyType({}),
+    lost: UnseenLoss | None = None,
 ) -> Verdict:
     """Return the verdict on the current forecasts and open incidents; acknowledged ones do not count.
 
     ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why the memory of "ram" or "gpu"
-    cannot be read.
+    cannot be read; ``lost`` is a job whose loss nobody has seen yet.
     """
+    return _decided(forecasts, standing, lately, blind)._replace(lost=lost)
+
+
+def _decided(
+    forecasts: Sequence[Forecast],
+    standing: Iterable[OpenIncident],
+    lately: Iterable[Transition],
+    blind: Mapping[str, MessageLike],
+) -> Verdict:
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
     paused = {o.incident.resource: o for o in known if o.incident.paused is not None}

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, fold, oom_kill, transition
 from wslgpud.alerts.manager import jobs_that_fit
 from wslgpud.alerts.messages import RULES as TEXTS
-from wslgpud.alerts.messages import Text, compose, end_facts, forecast_facts, payload, text_now, with_victim, worded
+from wslgpud.alerts.messages import (
+    Text,
+    again,
+    compose,
+    end_facts,
+    forecast_facts,
+    payload,
+    text_now,
+    with_victim,
+    worded,
+)
 from wslgpud.alerts.rules import KILLED_BEFORE, OTHERS, RULES
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
@@ -258,9 +268,9 @@ def test_a_resolved_exhaustion_says_over_despite_the_forecast() -> None:
     assert str(compose(row).advice) == ""
 
 
-def test_a_repeated_warning_begins_with_again_if_it_fits() -> None:
+def test_a_warning_that_returns_begins_with_again_if_it_fits() -> None:
     def headline(name: str) -> str:
-        return str(compose(memory(replace(WARNING, who=f"{name} (pid 4121)"), WARNING.level)).headline)
+        return str(again(compose(memory(replace(WARNING, who=f"{name} (pid 4121)")))).headline)
 
     most = HEADLINE_CHARACTERS - len(headline("")) - 1
     assert headline(" " + "x" * most).startswith("Again: RAM full in about 4 min (2-7): ")

@@ -26,7 +26,7 @@ def kinds(life: Life) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("t", "eta", "repeated"), [(11, 200.0, True), (10.9, 200.0, False), (11, 200.1, False), (11, None, False)]
+    ("t", "eta", "repeated"), [(601, 200.0, True), (600.9, 200.0, False), (601, 200.1, False), (601, None, False)]
 )
 def test_a_warning_is_repeated_at_half_of_the_time_left(
     life: Life, t: float, eta: float | None, repeated: bool
@@ -39,7 +39,7 @@ def test_a_warning_is_repeated_at_half_of_the_time_left(
 
 def test_a_note_is_not_repeated(life: Life) -> None:
     life.memory(1, OK, INFO, eta=400.0)
-    life.memory(60, INFO, INFO, eta=100.0)
+    life.memory(660, INFO, INFO, eta=100.0)
 
     assert "repeated" not in kinds(life)
 

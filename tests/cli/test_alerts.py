@@ -17,8 +17,11 @@ from tests.page.stage import Stage, trace
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.rules import RULES
 from wslgpud.cli import alerts, app
+from wslgpud.model import Level, Transition
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
+from wslgpud.store import Store
+from wslgpud.words import Message
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +85,23 @@ def test_an_open_incident_is_listed_and_can_be_acknowledged(state: Path, number:
     assert ControlFile(state).now().acknowledged == (number,)
 
 
-def test_an_incident_that_is_not_open_cannot_be_acknowledged(state: Path, number: int) -> None:
+def test_an_unknown_incident_cannot_be_acknowledged(state: Path, number: int) -> None:
     done = run("ack", str(number + 1), "--state", str(state))
 
     assert done.exit_code == 2
-    assert f"incident {number + 1} is not open" in str(done.exception) + done.output
+    assert f"there is no incident {number + 1}" in str(done.exception) + done.output
+
+
+def test_a_closed_incident_can_be_acknowledged(tmp_path: Path) -> None:
+    with Store(tmp_path / "wslgpud.db") as store:
+        steps = (Level.OK, Level.CRITICAL), (Level.CRITICAL, Level.OK)
+        opened, closed = (
+            store.outbox.record(Transition(time.time(), 2.0, "ram", "oom_kill", *step, Message("x")), {})
+            for step in steps
+        )
+
+    assert run("ack", str(opened), "--state", str(tmp_path)).exit_code == 0
+    assert ControlFile(tmp_path).now().seen_id == closed
 
 
 def test_an_incident_a_full_disk_kept_out_of_history_is_listed(state: Path, number: int) -> None:

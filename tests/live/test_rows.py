@@ -140,6 +140,17 @@ def test_every_screen_gives_the_same_level_headline_and_culprit(
             assert unfolded(what) in unfolded(text)
 
 
+@pytest.mark.parametrize(("level", "state", "order"), [("ok", "killed", (0, 1)), ("critical", "critical", (1, 0))])
+def test_every_screen_tells_a_lost_job(level: str, state: str, order: tuple[int, int]) -> None:
+    document = leak("en", level)
+    lost = {"incident": 9, "headline": "eval.py was killed at 12:40:03", "at": document["at"], "seen": "alerts ack 9"}
+    document["verdict"] |= {"state": state, "lost": lost}
+    for text in everywhere(document, (120, 36)):
+        lines = text.splitlines()
+        assert lines[order[0]].startswith(" KILLED  eval.py was killed at 12:40:03  incident 9, seen: alerts ack 9")
+        assert lines[order[1]].startswith(f" {level.upper()}  {WORDS['en']['headline']}")
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_narrowest_screen_keeps_time_left_and_culprit(width: int) -> None:
     said = WORDS["en"]

@@ -125,6 +125,8 @@ class Stage:
         self.machine = "no-gpu"
         #: how things stand, in a language
         self.known: Callable[[str], dict[str, Any]] | None = None
+        #: lost jobs that somebody has seen
+        self.seen: list[int] = []
         #: what the daemon would decide, by language; its own verdict where a test says nothing
         self.verdict: dict[str, dict[str, Any]] = {}
         self.reopen(port or free_port())  # it may be left and taken again
@@ -140,6 +142,7 @@ class Stage:
         table = [
             *routes(self.publisher, self.now, self.now),
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
+            api.seen_route(self.see),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
         self.server = HttpServer(config.Server(port=port, web_config_file=self.web), self.publisher, table)
@@ -153,6 +156,10 @@ class Stage:
     def checkup(self) -> list[dict[str, MessageLike]]:
         machine = RecordedHost(HOSTS / self.machine)
         return [finding._asdict() for finding in doctor.run(machine, config.Config())]
+
+    def see(self, number: int) -> bool:
+        self.seen.append(number)
+        return True
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:

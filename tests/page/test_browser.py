@@ -111,6 +111,9 @@ def test_a_remedy_of_the_doctor_is_copied_with_one_click(stage, look, secure):
     assert looking.complaints == []
 
 
+NOON = "2026-11-21T12:40:03+00:00"
+
+
 def alarmed(stage):
     """Play a leak, with a daemon's messages about it."""
     stage.play(trace("ram-leak_linear-1"), 150)
@@ -142,6 +145,26 @@ def test_it_says_first_what_the_daemon_decided_in_its_words(stage, look):
     expect(verdict.get_by_role("link", name="Incident 7")).to_have_attribute("href", "#/incidents/7")
     expect(verdict.get_by_role("link", name="2 more")).to_have_attribute("href", "#/incidents")
     expect(page).to_have_title(re.compile("^critical . Overview . wslgpud"))
+
+
+def test_a_lost_job_stays_on_top_until_it_is_seen(stage, look):
+    alarmed(stage)
+    lost = {"incident": 9, "headline": "train.py was killed at 12:40:03, not warned", "at": NOON, "seen": "ack 9"}
+    calm = {"level": "ok", "state": "killed", "headline": "Memory is fine", "lost": lost}
+    stage.verdict = {"en": calm, "zh": calm}
+    looking = look()
+
+    page = looking.go()
+
+    first, second = page.locator(".verdict").nth(0), page.locator(".verdict").nth(1)
+    expect(first).to_contain_text("killed: train.py was killed at 12:40:03, not warned")
+    expect(second).to_contain_text("Memory is fine")
+    expect(page).to_have_title(re.compile("^killed . Overview . wslgpud"))
+    expect(page.locator("#icon")).to_have_attribute("href", "/static/icon-killed.svg")
+    first.get_by_role("button", name="Seen").click()
+    expect(page.locator(".verdict.killed")).to_have_count(0)
+    assert stage.seen == [9]
+    assert looking.complaints == []
 
 
 def test_what_the_verdict_is_about_is_the_first_memory(stage, look):

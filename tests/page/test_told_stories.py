@@ -27,7 +27,16 @@ BUTTONS = {"en": "English", "zh": "中文"}
 def shows(page: Page, said: dict[str, Any], code: str) -> None:
     """See that the banner is the verdict, and that nothing stands out of the page."""
     level = translator(code).label("level", said["level"])
-    verdict = page.locator(".verdict")
+    lost = page.locator(".verdict.killed")
+    if "lost" in said:
+        expect(lost.locator("h1")).to_have_text(
+            f"{translator(code).label('level', 'killed')}: {said['lost']['headline']}"
+        )
+        expect(lost.get_by_role("link").first).to_have_attribute("href", f"#/incidents/{said['lost']['incident']}")
+    else:
+        expect(lost).to_have_count(0)
+    assert page.locator(".verdict").first.evaluate("e => e.classList.contains('killed')") == (said["state"] == "killed")
+    verdict = page.locator(".verdict:not(.killed)")
     expect(verdict.locator("h1")).to_have_text(f"{level}: {said['headline']}")
     expect(verdict).to_have_class(re.compile(rf"\b{said['level']}\b"))
     expect(verdict).to_contain_text(said.get("who", ""))

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from wslgpud.alerts.incidents import OpenIncident, after
+from wslgpud.alerts.incidents import OpenIncident, UnseenLoss, after
 from wslgpud.model import (
     Forecast,
     GpuProcess,
@@ -183,8 +183,12 @@ def test_the_culprit_is_named_only_once() -> None:
     )
     nobody = unnamed._replace(who="")
 
-    assert [judged(one, english).get("byline") for one in (named, unnamed, nobody)] == [None, "train.py (pid 7)", None]
-    assert [line_of(one, english) for one in (named, unnamed, nobody)] == [
+    assert [judged(one, english, 0.0).get("byline") for one in (named, unnamed, nobody)] == [
+        None,
+        "train.py (pid 7)",
+        None,
+    ]
+    assert [line_of(one, english, 0.0) for one in (named, unnamed, nobody)] == [
         "train.py was paused",
         "RAM is full · train.py (pid 7)",
         "RAM is full",
@@ -201,3 +205,35 @@ def test_a_card_tells_which_programs_of_windows_hold_it() -> None:
 
     assert shown["windows"] == "Windows: chrome.exe 2.0 GiB, dwm.exe 1.0 GiB"
     assert shown["in_windows"][1] == {"name": "dwm.exe", "used_bytes": GIB}
+
+
+def test_a_lost_job_is_told_beside_the_verdict() -> None:
+    facts: dict[str, Any] = {"who": "train.py (pid 9)", "killed_wall": 100.0}
+    warned = after(None, 4, Transition(60.0, 0.0, "ram", "memory_exhaustion", Level.OK, Level.WARNING))
+    killed = after(warned, 6, Transition(100.5, 0.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=facts))
+    calm = decide([Forecast("ram", Level.OK, 9 * GIB, 16 * GIB)], (), lost=UnseenLoss(killed, 2))
+    when = translator("en").fact("_clock", 100.0)
+    found = judged(calm, translator("en"), 130.0)
+
+    assert (found["level"], found["state"]) == ("ok", "killed")
+    assert found["headline"] == "Memory is fine: RAM 9.0 of 16 GiB left"
+    assert found["lost"] == {
+        "incident": 4,
+        "headline": f"train.py (pid 9) was killed at {when}, warned 40 s before",
+        "at": "1970-01-01T00:01:40.000+00:00",
+        "seen": "wslgpud alerts ack 4",
+        "more": "and 2 more before it",
+    }
+    assert line_of(calm, translator("en"), 130.0) == f"{found['lost']['headline']} · {found['headline']}"
+    assert judged(calm, translator("zh"), 130.0)["lost"]["headline"].startswith("train.py (pid 9) 被终止，")
+
+
+def test_a_present_danger_is_said_before_a_lost_job() -> None:
+    killed = after(None, 6, Transition(100.5, 0.0, "ram", "oom_kill", Level.OK, Level.CRITICAL))
+    growing = Forecast("ram", Level.WARNING, GIB, 16 * GIB, 1e7, eta_seconds=40.0, cause="growth")
+    said = decide([growing], (), lost=UnseenLoss(killed))
+    line = line_of(said, translator("en"), 130.0)
+
+    assert judged(said, translator("en"), 130.0)["state"] == "warning"
+    assert line.startswith("RAM full in about 40 s")
+    assert line.endswith(", not warned")

@@ -28,9 +28,9 @@ _BADGE = re.compile(r"^ ?(?P<badge>\S+) +(?P<rest>.+?)$")
 
 
 class Shown(NamedTuple):
-    """One surface's output: the level by its JSON name, and its text."""
+    """One surface's output: the state (a level or "killed") by its JSON name, and its text."""
 
-    level: str
+    state: str
     text: str
 
 
@@ -63,13 +63,15 @@ def verdict(played: Played, code: str) -> dict[str, Any]:
 def api(played: Played, code: str) -> Shown:
     """``/api/v1/status``: its own level and headline, beside the verdict."""
     document = ask(played, "status", code)
-    return Shown(document["level"], f"{document['headline']} {document['verdict'].get('who', '')}")
+    said = document["verdict"]
+    assert document["level"] == said["level"]
+    return Shown(said["state"], f"{document['headline']} {said.get('who', '')} {_lost(said)}")
 
 
 def page(played: Played, code: str) -> Shown:
     """``/api/v1/live``, the page's data."""
     said = ask(played, "live", code)["status"]["verdict"]
-    return Shown(said["level"], f"{said['headline']} {said.get('who', '')}")
+    return Shown(said["state"], f"{said['headline']} {said.get('who', '')} {_lost(said)}")
 
 
 def plain(played: Played, code: str) -> Shown:
@@ -77,7 +79,7 @@ def plain(played: Played, code: str) -> Shown:
     whole = get(played, f"/plain?lang={code}")
     section = re.search(r'<section class="card verdict \w+">(.*?)</section>', whole, re.DOTALL)
     assert section is not None
-    badge = re.search(r'<span class="chip (\w+)">(\S+)</span>', section[1])
+    badge = re.match(r'<span class="chip (\w+)">(\S+)</span>', section[1])
     assert badge is not None
     assert badge[2] == translator(code).label("level", badge[1])
     return Shown(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
@@ -94,7 +96,7 @@ def systemd(played: Played, code: str) -> Shown:
     assert code == played.language
     line = next(line for line in played.notified.splitlines() if line.startswith("STATUS="))
     badge, _, text = line.removeprefix("STATUS=").partition(": ")
-    return Shown(_level(badge, code), text)
+    return Shown(_state(badge, code), text)
 
 
 def status(played: Played, code: str) -> Shown:
@@ -130,7 +132,7 @@ def check(played: Played, code: str) -> Shown:
     """``wslgpud status --check``: a line, and an exit status that says the same."""
     done = command(played, code, "status", "--check", "--state", str(played.state))
     told = _first_line(done, code)
-    assert done.exit_code == {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}[told.level]
+    assert done.exit_code == {"warning": 1, "critical": 2, "emergency": 2}.get(told.state, 0)
     return told
 
 
@@ -155,13 +157,19 @@ def metrics(played: Played) -> tuple[int, dict[str, str]]:
 
 def _first_line(done: Result, code: str) -> Shown:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
-    found = _BADGE.match(done.stdout.splitlines()[0])
+    lines = done.stdout.splitlines()
+    found = _BADGE.match(lines[0])
     assert found is not None, done.output
-    return Shown(_level(found["badge"], code), found["rest"])
+    # Below a lost job is how things stand now.
+    return Shown(_state(found["badge"], code), " ".join((found["rest"], *lines[1:2])))
 
 
-def _level(badge: str, code: str) -> str:
-    """Return the level that a badge names."""
+def _lost(said: dict[str, Any]) -> str:
+    return str(said.get("lost", {}).get("headline", ""))
+
+
+def _state(badge: str, code: str) -> str:
+    """Return the state that a badge names."""
     return next(
         name for name, word in TEMPLATES["label"]["level"].items() if translator(code).t(word).upper() == badge.upper()
     )

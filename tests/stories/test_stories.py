@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import takewhile
@@ -13,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.stories import surfaces
-from tests.stories.machine import MIB, Played, played
+from tests.stories.machine import MIB, START_WALL, Played, played
 from tests.stories.scripts import STORIES, burst, leak_and_kill
 from tests.words.latin import latin_words
 from wslgpud.model import Level
+from wslgpud.words import translator
 
 TRAIN = "python3 train.py (pid 8932)"
 #: what these machines call their own, sources as the configuration and metrics call them, terms of PyTorch
@@ -70,8 +74,9 @@ def test_every_surface_shows_the_same_level_message_and_culprit(story: str, code
             assert said["level"] == moment.level, name
             for surface in surfaces.SURFACES:
                 told = surface(telling, code)
-                assert told.level == said["level"], f"{name}: {surface.__name__}"
+                assert told.state == said["state"], f"{name}: {surface.__name__}"
                 assert said["headline"] in told.text, f"{name}: {surface.__name__}"
+                assert said.get("lost", {}).get("headline", "") in told.text, f"{name}: {surface.__name__}"
                 assert said.get("who", "") in told.text, f"{name}: {surface.__name__}"
                 assert code == "en" or latin_words(told.text, NAMES) == [], f"{name}: {surface.__name__}"
             if code == "en":
@@ -149,6 +154,40 @@ def test_after_a_kill_the_alarm_ends_and_names_the_victim(ended: Teller) -> None
     (killed,) = documents[171]["incidents"]
     assert killed["id"] == documents[171]["verdict"]["incident"]
     assert killed["headline"] == documents[171]["headline"]
+
+
+def test_a_lost_job_comes_first_until_somebody_has_seen_it(tmp_path: Path) -> None:
+    tale = leak_and_kill()
+    with played(tale.script, tmp_path) as telling:
+        telling.until(tale.end + 600)
+        said = surfaces.verdict(telling, "en")
+        at = translator("en").fact("_clock", START_WALL + tale.moments["killed"].second + 1)
+        assert (said["level"], said["state"]) == ("ok", "killed")
+        assert said["headline"].startswith("Memory is fine: ")
+        assert said["lost"]["headline"] == f"{TRAIN} was killed at {at}, warned 36 s before"
+        number = said["lost"]["incident"]
+        done = surfaces.command(telling, "en", "alerts", "ack", str(number), "--state", str(telling.state))
+        assert done.exit_code == 0, done.output
+        telling.until(tale.end + 601)
+        said = surfaces.verdict(telling, "en")
+
+    assert (said["state"], "lost" in said) == ("ok", False)
+
+
+def test_a_lost_job_is_seen_on_the_page(tmp_path: Path) -> None:
+    tale = burst()
+    with played(tale.script, tmp_path) as telling:
+        telling.until(tale.end)
+        number = surfaces.verdict(telling, "en")["lost"]["incident"]
+        asked = urllib.request.Request(f"{telling.daemon.url}/api/v1/seen/{number}", method="POST")
+        with urllib.request.urlopen(asked) as answer:
+            assert json.load(answer) == {"seen": number}
+        telling.until(tale.end + 1)
+        said = surfaces.verdict(telling, "en")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(asked)
+
+    assert (said["state"], "lost" in said) == ("ok", False)
 
 
 def test_a_kill_without_a_warning_is_reported_as_well(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ LEVEL = gauge(
 DELIVERIES = counter(
     "alert_deliveries",
     "Messages by channel and outcome: sent, failed (retried), or given up: refused, expired, dropped (too many in the "
-    "queue).",
+    "queue), replaced (by a later step up of the same alarm).",
     "channel",
     "outcome",
     stored=False,

@@ -27,6 +27,8 @@ class Silence:
 class Control:
     silences: tuple[Silence, ...] = ()
     acknowledged: tuple[int, ...] = ()
+    #: up to this row, somebody has seen which jobs were lost
+    seen_id: int = -1
 
     def silenced_until(self, rule: str, resource: str, wall: float) -> float | None:
         covering = (s for s in self.silences if s.rule in ("*", rule) and s.resource in ("*", resource))
@@ -59,10 +61,11 @@ class ControlFile:
 
     def put(self, control: Control) -> None:
         """Replace the file atomically: the daemon never reads half of it. OSError: it cannot be written."""
-        latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:])
+        latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:], control.seen_id)
         safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
 
     def _read(self) -> Control:
         document = safe_files.parsed(safe_files.contents(self.path))
         silences = ((str(s["rule"]), str(s["resource"]), float(s["until_wall"])) for s in document["silences"])
-        return Control(tuple(Silence(*s) for s in silences), tuple(int(number) for number in document["acknowledged"]))
+        acknowledged = tuple(int(number) for number in document["acknowledged"])
+        return Control(tuple(Silence(*s) for s in silences), acknowledged, int(document.get("seen_id", -1)))

@@ -157,6 +157,7 @@ class _ChannelWorker:
             return 0.0
         if self._policy is None:
             return self._send(waiting[:1])
+        waiting = self._latest_steps(waiting)
         worst = max(level_of(d.payload) for d in waiting)
         if (pause := self._policy.wait(worst, wall, self._clock.mono())) > 0:
             return min(pause, RECHECK_SECONDS)
@@ -177,6 +178,19 @@ class _ChannelWorker:
         self._done(least, "dropped", say("more than {count} messages were waiting", count=MAX_WAITING))
         gone = {delivery.id for delivery in least}
         return [delivery for delivery in waiting if delivery.id not in gone]
+
+    def _latest_steps(self, waiting: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return the messages without those that a later step up of the same alarm has replaced."""
+        kept: list[Delivery] = []
+        replaced: list[Delivery] = []
+        risen: set[tuple[object, object]] = set()
+        for delivery in reversed(waiting):
+            alarm = delivery.payload.get("rule"), delivery.payload.get("incident", delivery.transition_id)
+            (replaced if alarm in risen else kept).append(delivery)
+            if delivery.payload.get("kind") == "escalated":
+                risen.add(alarm)
+        self._done(replaced, "replaced", say("replaced by the next step of the same alarm"))
+        return kept[::-1]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
         translator = self._owner.translator

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from wslgpud.alerts.rules import BRAKE, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
+from wslgpud.alerts.rules import BRAKE, DAEMON_KILL, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import MEMORY, Forecast, Level, Transition
 from wslgpud.risk.levels import shown_level
-from wslgpud.words import Message
+from wslgpud.words import Message, MessageLike
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 #: a story (see ``story``) and a resource
@@ -60,6 +60,8 @@ class Incident:
     held: Mapping[str, Transition] = field(default_factory=lambda: MappingProxyType({}))
     #: when it first reached a warning, before any kill
     warned_wall: float | None = None
+    #: whom its last warning named
+    who: MessageLike = ""
     #: the lowest headroom of its rows, and the capacity
     least_bytes: tuple[int, int] | None = None
     #: the last row with which a job paused because of it no longer was
@@ -70,6 +72,8 @@ class Incident:
     kill_id: int | None = None
     kill_told_wall: float | None = None
     closed_wall: float | None = None
+    #: number of the last row that told of a lost job
+    lost_id: int | None = None
 
     @property
     def key(self) -> Key:
@@ -104,11 +108,34 @@ class Incident:
         return float(told) if isinstance(told, (int, float)) else self.kill.wall
 
     @property
+    def loss(self) -> Transition | None:
+        """The row that tells that a job was lost: its first kill, or an allocation that failed although warned of."""
+        if self.lost_id is None:
+            return None
+        return self.kill or (self.first if self.rule == DAEMON_KILL else self.last)
+
+    @property
+    def lost_wall(self) -> float:
+        """When the job was lost; the last change where none was."""
+        if self.kill is not None:
+            return self.killed_wall or self.kill.wall
+        row = self.loss or self.last
+        told = row.facts.get("ended_wall")
+        return float(told) if isinstance(told, (int, float)) else row.wall
+
+    @property
     def lead_seconds(self) -> float | None:
         """Time from the warning to the kill; None without either."""
         if self.killed_wall is None or self.warned_wall is None:
             return None
         return max(0.0, self.killed_wall - self.warned_wall) or None
+
+
+class UnseenLoss(NamedTuple):
+    """The newest incident in which a job was lost, until somebody has seen it; ``others`` counts those before it."""
+
+    incident: Incident
+    others: int = 0
 
 
 class OpenIncident(NamedTuple):
@@ -201,6 +228,8 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
         known = replace(known, kill=row, kill_id=number)
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
+    if row.rule == MEMORY and row.new >= Level.WARNING and row.forecast is not None:
+        known = replace(known, who=row.forecast.who or known.who)
     paused = row.rule == BRAKE and row.new > Level.OK
     # A paused job is the headline of its incident; an alarm that is no worse does not replace it.
     saved = known.resumed is not None or known.paused is not None
@@ -211,8 +240,10 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     least, now = known.least_bytes, row.forecast
     if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
         least = now.headroom_bytes, now.capacity_bytes
+    refused = row.new == Level.OK and now is not None and now.cause == "refused" and known.warned_wall is not None
     return replace(
         known,
+        lost_id=number if kills or row.rule == DAEMON_KILL or refused else known.lost_id,
         level=max((last.new for last in held.values()), default=Level.OK),
         held=held,
         worst=max(known.worst, row.new),

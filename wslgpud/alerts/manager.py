@@ -15,8 +15,8 @@ from wslgpud.alerts import alert_metrics, channel_factory, journald
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
-from wslgpud.alerts.messages import Payload, Text, closing, compose, end_facts, payload, text_now, with_victim
+from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
+from wslgpud.alerts.messages import Payload, Text, again, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import KILLED_BEFORE, RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 #: window of the score, and of the search for open incidents other than those of ``rules.LASTING``
 HISTORY_SECONDS = 30 * 86400.0
-#: minimum interval between repeats, however fast the time runs out
-REPEAT_SECONDS = 10.0
+#: minimum interval between repeats: where time runs out faster, each step of the level is news enough
+REPEAT_SECONDS = 600.0
+#: a warning this soon after the end of the last one about the same resource begins with "Again"
+AGAIN_SECONDS = 1800.0
 #: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
 #: processes of a group that a row lists, biggest first
@@ -41,6 +43,8 @@ MAX_MEMBERS = 40
 MAX_LATELY = 20
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
+#: lost jobs that wait to be seen
+_MAX_LOSSES = 200
 #: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
 _ROOM = 0.9
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -83,6 +87,7 @@ class AlertManager:
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
         # Closed ones are kept only for the score, and so only those that count for it.
         self._past: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
+        self._losses: dict[int, Incident] = {}
         left: list[Incident] = []
         for incident in grouped(rows):
             left += [incident] if incident.closed_wall is None else []
@@ -125,6 +130,23 @@ class AlertManager:
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
             for i in sorted(self._open, key=lambda i: (-i.level, i.id))
         ]
+
+    def unseen(self) -> UnseenLoss | None:
+        """Return the newest lost job that nobody has seen; from any thread. Who has seen one has seen those before."""
+        seen_id = self._control.now().seen_id
+        unseen = [incident for incident in self._lost if (incident.lost_id or 0) > seen_id]
+        return UnseenLoss(unseen[-1], len(unseen) - 1) if unseen else None
+
+    def see(self, number: int) -> bool:
+        """Note that somebody has seen that a job was lost in an incident; False if it waits for nobody.
+
+        Raises OSError: that cannot be kept.
+        """
+        unseen = self.unseen()
+        if unseen is None or unseen.incident.id != number:
+            return False
+        self._control.put(replace(self._control.now(), seen_id=unseen.incident.last_id))
+        return True
 
     def tally(self) -> alert_metrics.Tally:
         now, ran = self._clock.wall(), self._clock.mono() - self._began
@@ -211,6 +233,8 @@ class AlertManager:
         if over and before and (end := closing(before, row)):
             text = text._replace(evidence=(end, *text.evidence))
         row = replace(row, message=text.headline)
+        if self._returns(row, before):
+            text = again(text)
         self._lately.append(row)
         self._log(row)
         number = self._store.outbox.record(row, self._messages(row, text, before))
@@ -227,6 +251,16 @@ class AlertManager:
             self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._publish()
         self._request_save(row)
+
+    def _returns(self, row: Transition, before: Incident | None) -> bool:
+        """Return whether a row is the first warning of an exhaustion soon after an earlier one was over."""
+        first = row.rule == MEMORY and row.new >= Level.WARNING and (before is None or before.warned_wall is None)
+        return first and any(
+            one.key == (MEMORY, row.resource)
+            and one.worst >= Level.WARNING
+            and 0.0 <= row.wall - one.changed_wall <= AGAIN_SECONDS
+            for one in self._past
+        )
 
     def _story_facts(self, row: Transition, before: Incident | None) -> Mapping[str, Fact]:
         """Return facts of a memory row for its incident's story: members of the group, how it ended."""
@@ -245,6 +279,10 @@ class AlertManager:
             log.warning("%s", done)
 
     def _keep_past(self, incident: Incident) -> None:
+        if incident.lost_id is not None:
+            self._losses[incident.id] = incident
+            for number in sorted(self._losses)[:-_MAX_LOSSES]:
+                del self._losses[number]
         if incident.closed_wall is not None and incident.rule in alert_metrics.SCORED:
             self._past.append(incident)
 
@@ -253,6 +291,7 @@ class AlertManager:
         self._open = tuple(self._ledger.open.values())
         known = {i.id: i for i in (*self._past, *self._open)}  # a reported kill reopens a closed one
         self._known = [known[number] for number in sorted(known)]
+        self._lost = tuple(sorted(self._losses.values(), key=lambda i: i.lost_id or 0))
         self._score = tuple(alert_metrics.score(self._known))
 
     def _repeat(self, snapshot: Snapshot) -> None:

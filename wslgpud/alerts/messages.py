@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from wslgpud import words
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
-from wslgpud.alerts.rules import BRAKE, KILLED_BEFORE, OOM_KILL, UNCLEAN_END, is_momentary
+from wslgpud.alerts.rules import BRAKE, DAEMON_KILL, KILLED_BEFORE, OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.words import (
@@ -46,6 +46,7 @@ RULES: Final[Mapping[str, Mapping[str, str]]] = {
     for name, texts in TEMPLATES["rule"].items()
 }
 _OVER = template("[Taken as over: {what} ({resource}), not measured for {unseen_seconds}|Over: {what} ({resource})]")
+DAY_SECONDS = 86400.0
 #: lines of a digest; the rest is only counted
 MAX_LINES = 12
 
@@ -53,10 +54,7 @@ MAX_LINES = 12
 def compose(row: Transition) -> Text:
     kind, known = kind_of(row), RULES.get(row.rule)
     if row.rule == MEMORY and row.forecast is not None:
-        text = _memory(row.forecast, row)
-        again = say("Again: {headline}", headline=text.headline)
-        is_short = len(str(again)) <= HEADLINE_CHARACTERS
-        return text._replace(headline=again) if kind == "repeated" and is_short else text
+        return _memory(row.forecast, row)
     if known is None:  # from another version
         return Text(row.message)
     facts = {"resource": row.resource, "place": row.resource.partition(":")[2] or row.resource, **row.facts}
@@ -67,6 +65,12 @@ def compose(row: Transition) -> Text:
     advice = of_risk.ADVICE["cgroup"] if limited else known["advice"]
     headline = of_risk.fitted(known.get("headline", ""), facts) or row.message
     return Text(headline, (why,) * bool(why), filled(advice, facts))
+
+
+def again(text: Text) -> Text:
+    """Return the text of a warning whose like was over a moment ago."""
+    headline = say("Again: {headline}", headline=text.headline)
+    return text._replace(headline=headline) if len(str(headline)) <= HEADLINE_CHARACTERS else text
 
 
 def text_now(incident: Incident, forecast: Forecast | None) -> Text:
@@ -107,6 +111,23 @@ def outcome(incident: Incident) -> Message | None:
     ended = closing(incident, incident.last) if story(incident.rule) == MEMORY else None
     lasted = max(0.0, (incident.closed_wall or incident.changed_wall) - incident.opened_wall)
     return ended or say("over after {lasted_seconds}", lasted_seconds=lasted)
+
+
+def lost(incident: Incident, now_wall: float) -> Message:
+    """Return which job was lost in an incident, when, and how early that was warned of."""
+    row, wall = incident.loss or incident.last, incident.lost_wall
+    warned = None if incident.warned_wall is None else max(0.0, wall - incident.warned_wall) or None
+    by_daemon = incident.rule == DAEMON_KILL
+    kind = "daemon" if by_daemon else "killed" if incident.kill is not None else "refused"
+    facts: dict[str, Fact | None] = {
+        "who": incident.who,
+        **row.facts,
+        "resource": incident.resource,
+        # A time of day is of the last 24 hours.
+        "lost_clock" if now_wall - wall < DAY_SECONDS else "lost_wall": wall,
+        "lead_seconds": None if by_daemon else warned,
+    }
+    return of_risk.fitted(TEMPLATES["lost"][kind], facts)
 
 
 def closing(incident: Incident, row: Transition) -> Message:

@@ -32,6 +32,8 @@ KILLED_BEFORE = "killed_before"
 DRIVER_GONE = "gpu_driver_gone"
 #: the rule that the score counts and reports examine
 OOM_KILL = "oom_kill"
+#: a kill by systemd-oomd or earlyoom
+DAEMON_KILL = "oom_daemon_kill"
 #: an open alert whose resource has not been measured for this long is closed: its state is unknown
 FORGET_SECONDS = 3600.0
 #: momentary events announced per part of the machine within ``FLOOD_SECONDS``; more is a flood (such as a loop of
@@ -86,7 +88,7 @@ _W, _C = Level.WARNING, Level.CRITICAL
 
 
 #: systemd-oomd or earlyoom has ended something before the kernel had to
-_DAEMON_KILL = measures.happened("oom_daemon_kill", "ram", "daemon", "victim", "reason", "pid")
+_DAEMON_KILL = measures.happened(DAEMON_KILL, "ram", "daemon", "victim", "reason", "pid")
 
 
 def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
@@ -96,7 +98,7 @@ def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) ->
 
 RULES: tuple[Rule, ...] = (
     _happens(OOM_KILL, oom_kills.oom_kills, _C, BURST_SECONDS),
-    _happens("oom_daemon_kill", _DAEMON_KILL, _C, BURST_SECONDS),
+    _happens(DAEMON_KILL, _DAEMON_KILL, _C, BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: VRAM is exhausted although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: preceded the loss of the host's display.
     _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),

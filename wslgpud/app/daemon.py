@@ -157,6 +157,7 @@ class Daemon:
         table = [
             *routes(publisher, answers.status, answers.now),
             *api.routes(publisher, answers.now, store.stats, doctor_runner.last),
+            api.seen_route(alerts.see),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
         ]
         server = HttpServer(config.server, publisher, table)

@@ -92,7 +92,8 @@ class Loop:
         self.keep_lessons()
         # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
-        verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
+        unread, lost = blindness(state.snapshot), self.alerts.unseen()
+        verdict = decide(state.forecasts, standing, lately, blind=unread, lost=lost)
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
         self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, paused_jobs)
@@ -159,5 +160,5 @@ class Loop:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, line = self.translator.label("level", verdict.label), line_of(verdict, self.translator)
-        self.service.send(*alive, f"STATUS={level}: {line}")
+        line = line_of(verdict, self.translator, state.snapshot.wall)
+        self.service.send(*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")

@@ -158,18 +158,24 @@ def ack(
     config: common.Config = None,
     state: common.State = None,
 ) -> None:
-    """Acknowledge an incident: it is not repeated unless it gets worse.
+    """Acknowledge an incident: it is not repeated unless it gets worse, and a lost job counts as seen.
 
     Examples:
         wslgpud alerts ack 12
     """
-    if (incident := next((i for i in _open(config, state) if i["id"] == number), None)) is None:
-        raise Fault("incident {number} is not open; 'wslgpud alerts list' shows the open ones", number=number)
-
+    with Reader(database_of(config, state)) as reader:
+        known = next((i for i in recent(reader, 0.0) if i.id == number), None)
+        told = [] if known is None else list(summaries(reader, [known], current()))
+    told += [i for i in _open(config, state) if i["id"] == number and not told]
+    if not told:
+        raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)
     file = ControlFile(common.data_folder(state))
     before = file.now()
-    _write(file, replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number)))
-    print(t("incident {number} is acknowledged: {what}", number=number, what=incident["headline"]))
+    # A warning that is acknowledged does not say that the kill after it was seen: that is another row.
+    seen_id = max(before.seen_id, -1 if known is None else known.last_id)
+    acknowledged = (*(n for n in before.acknowledged if n != number), number)
+    _write(file, replace(before, acknowledged=acknowledged, seen_id=seen_id))
+    print(t("incident {number} is acknowledged: {what}", number=number, what=told[0]["headline"]))
 
 
 def _write(file: ControlFile, control: Control) -> None:

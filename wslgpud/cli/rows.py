@@ -19,8 +19,7 @@ from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.hints import hints
 from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.client import in_one_line
-from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
+from wslgpud.colors import TERMINAL_KILLED, TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.risk.levels import BLIND
 from wslgpud.words import TEMPLATES, Fact, current, filled, t, template
 
@@ -175,14 +174,23 @@ def verdict(view: RowContext) -> Iterator[Text]:
         yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", text)
         yield words((t("the data below is old:"), "yellow"), " ", line)
         return
-    line.append(in_one_line(verdict).removeprefix(verdict["headline"]))
+    line.append(f" · {verdict['byline']}" if "byline" in verdict else "")
     if more := verdict.get("more") or (view.document.get("tally") if verdict["level"] == "ok" else None):
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
         line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
-    yield line
+    lost = [_lost(one) for one in (verdict.get("lost"),) if one]
+    yield from (*lost, line) if verdict.get("state") == "killed" else (line, *lost)
     if advice := verdict.get("advice"):
         yield words(advice)
+
+
+def _lost(job: Mapping[str, Any]) -> Text:
+    """The job that was lost, until somebody has seen it."""
+    seen = t("incident {number}, seen: {command}", number=job["incident"], command=job["seen"])
+    badge = (f" {current().label('level', 'killed').upper()} ", TERMINAL_KILLED)
+    more = [f"  {job['more']}"] if "more" in job else []
+    return words(badge, " ", (job["headline"], "bold"), *more, (f"  {seen}", "bright_black"))
 
 
 def seen(view: RowContext) -> str:

@@ -87,11 +87,12 @@ class Seen(NamedTuple):
     document: Mapping[str, Any]
     level: str
     headline: str
+    state: str = ""
 
     @property
     def line(self) -> str:
         """The whole state in one line."""
-        return f"{current().label('level', self.level).upper()} {self.headline}"
+        return f"{current().label('level', self.state or self.level).upper()} {self.headline}"
 
 
 def _seen(feed: Feed, trail: RecentSeries) -> Seen:
@@ -103,7 +104,7 @@ def _seen(feed: Feed, trail: RecentSeries) -> Seen:
     if look.stale:
         return Seen(look, look.document, "unknown", t("the daemon answers but takes no samples"))
     verdict = look.document["verdict"]
-    return Seen(look, look.document, verdict["level"], in_one_line(verdict))
+    return Seen(look, look.document, verdict["level"], in_one_line(verdict), verdict.get("state", ""))
 
 
 def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:

@@ -121,7 +121,10 @@ class Alerts:
         choices=("", "en", "zh"),
     )
     resolved: bool = key(True, "send a message when an incident is over")
-    repeat: bool = key(True, "repeat a warning when the time left has halved since the last message")
+    repeat: bool = key(
+        True,
+        "repeat a warning when the time left has halved since the last message, ten minutes after it at the earliest",
+    )
     quiet_hours: str = key("", "local time without messages to people, like 22:00-07:00")
     quiet_level: str = key(
         "emergency", "lowest level that is sent all the same", choices=("warning", "critical", "emergency")

@@ -1,4 +1,4 @@
-"""The read-only JSON API below ``/api/v1/``: its parameters and the current state; see ``static/openapi.json``."""
+"""The JSON API below ``/api/v1/``: its parameters and the current state; see ``static/openapi.json``."""
 
 from __future__ import annotations
 
@@ -159,6 +159,25 @@ def routes(
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
         Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
     ]
+
+
+def seen_route(see: Callable[[int], bool]) -> Route:
+    """Return the route by which the page tells that somebody has seen a lost job; ``see`` as in ``AlertManager``.
+
+    The only thing that clients can do: whoever can read the page can do it, and it silences no warning.
+    """
+
+    def handler(request: Request) -> Response:
+        Query(request.query, ())
+        number = request.path.rpartition("/")[2]
+        try:
+            if not WHOLE.fullmatch(number) or not see(int(number)):
+                raise Problem(404, "no lost job of this incident waits to be seen")
+        except OSError as error:
+            raise Problem(503, f"that cannot be kept: {error.strerror}") from error
+        return packed(request, dumps({"seen": int(number)}))
+
+    return Route("/api/v1/seen/{incident}", handler, waits=True, method="POST")
 
 
 def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:

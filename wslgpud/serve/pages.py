@@ -92,9 +92,16 @@ def _table(title: str, rows: Iterable[Html]) -> list[Html]:
 
 def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
     paragraphs = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
-    level = verdict["level"]
-    body = h("div", h("h1", verdict["headline"]), *paragraphs)
-    return h("section", _chip(level, translator), body, class_=f"card verdict {level}")
+    lost, state = verdict.get("lost"), verdict.get("state", verdict["level"])
+    said = " · ".join(filter(None, (lost["headline"], lost.get("more"), lost["seen"]))) if lost else ""
+    now = (h("h1", verdict["headline"]), *paragraphs)
+    if lost and state == "killed":
+        more = (h("p", part) for part in (lost.get("more"), lost["seen"]) if part)
+        chip = _chip(verdict["level"], translator)
+        body = h("div", h("h1", lost["headline"]), *more, h("p", chip, " ", verdict["headline"]), *paragraphs)
+    else:
+        body = h("div", *now, *[h("p", said)] * bool(said))
+    return h("section", _chip(state, translator), body, class_=f"card verdict {state}")
 
 
 def _chip(level: str, translator: Translator) -> Html:

@@ -142,7 +142,7 @@ class Problem(Exception):  # an answer, not an error
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path and its handler, for GET and HEAD.
+    """A path and its handler, for GET and HEAD, or for POST.
 
     A path that ends in ``/{...}`` matches any text there. ``handler`` runs on the server's only thread and must not
     block; with ``waits`` it runs on one of a few other threads, so that it never delays a scrape. A ``heavy`` one reads
@@ -153,6 +153,8 @@ class Route:
     handler: Callable[[Request], Response]
     waits: bool = False
     heavy: bool = False
+    #: POST, without a body, for the little that can be done and not only read
+    method: str = "GET"
 
 
 class Threads:
@@ -229,6 +231,8 @@ class Router:
 
     async def _answer(self, request: Request, web: WebConfig) -> Response:
         close, host = {"Connection": "close"}, request.headers.get("host", "")
+        route = self._route(request.path)
+        allowed = ("POST",) if route is not None and route.method == "POST" else ("GET", "HEAD")
         other_name = "this server does not answer to that host name; see server.allowed_hosts"
         own_page = "a page of another origin asked for this; open the page here, or use a program"
         for wrong, status, detail, headers in (
@@ -238,7 +242,7 @@ class Router:
             (request.version not in ("1.0", "1.1"), 505, "only HTTP/1.1", close),  # h11 accepts any
             # h11 limits only heads that come in several pieces
             (request.head_bytes > HEAD_BYTES, 431, f"more than {HEAD_BYTES} bytes of headers", close),
-            (request.method not in ("GET", "HEAD"), 405, "only GET and HEAD", {"Allow": "GET, HEAD"}),
+            (request.method not in allowed, 405, f"only {' and '.join(allowed)}", {"Allow": ", ".join(allowed)}),
             (request.has_body, 413, "requests have no body here", {}),
         ):
             if wrong:
@@ -246,7 +250,6 @@ class Router:
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
             raise Problem(401, "user name and password required", CHALLENGE)
-        route = self._route(request.path)
         if route is None:
             raise Problem(404, "there is nothing here; /plain has links to what there is")
         if not route.waits and not route.heavy:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from wslgpud import __version__
 from wslgpud.active_runs.run_messages import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
-from wslgpud.alerts.messages import forecast_facts, iso, row_facts, text_now
+from wslgpud.alerts.messages import forecast_facts, iso, lost, row_facts, text_now
 from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, GpuProcess, GpuSample, Snapshot, SourceReport, StressResult, Transition
 from wslgpud.probes.nvml_remedies import explain_unread
@@ -60,7 +60,11 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
     Keys with unknown values are absent. ``recent`` holds the latest announcements, newest first.
     """
     if latest is None:
-        started = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING, translator)}
+        started = {
+            "version": __version__,
+            "waiting": "for the first sample",
+            "verdict": judged(WAITING, translator, 0.0),
+        }
         return translator.document(started)
     state, verdict, incidents, stress, tally, paused_jobs = latest
     snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
@@ -76,7 +80,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "wsl": observation.wsl,
             "level": verdict.label,
             "headline": verdict.message,
-            "verdict": judged(verdict, translator),
+            "verdict": judged(verdict, translator, snapshot.wall),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
@@ -114,20 +118,38 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
     )
 
 
-def judged(verdict: Verdict, translator: Translator) -> dict[str, Any]:
-    """Return the rendered verdict, its message also as template and facts.
+def judged(verdict: Verdict, translator: Translator, wall: float) -> dict[str, Any]:
+    """Return the rendered verdict at a moment, its message also as template and facts.
 
     ``byline`` is the culprit where the headline does not name it, ``more`` the number of other open incidents.
     """
     fields = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
     fields |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
+    fields |= {"state": verdict.state, "lost": _lost(verdict, wall)}
     return _with_byline(translator.document(fields))
 
 
-def line_of(verdict: Verdict, translator: Translator) -> str:
-    """Return the verdict in one line."""
-    return in_one_line(_with_byline(translator.document({"headline": verdict.message, "who": verdict.who or None})))
+def line_of(verdict: Verdict, translator: Translator, wall: float) -> str:
+    """Return the verdict at a moment in one line."""
+    lost_job = _lost(verdict, wall)
+    fields = {"headline": verdict.message, "who": verdict.who or None, "state": verdict.state, "lost": lost_job}
+    return in_one_line(_with_byline(translator.document(fields)))
+
+
+def _lost(verdict: Verdict, wall: float) -> dict[str, Any] | None:
+    """Return the lost job that nobody has seen yet, with messages."""
+    if verdict.lost is None:
+        return None
+    incident, others = verdict.lost
+    more = says("and {count} more before it", "and {count} more before it", count=others)
+    return {
+        "incident": incident.id,
+        "headline": lost(incident, wall),
+        "at": iso(incident.lost_wall),
+        "seen": f"wslgpud alerts ack {incident.id}",
+        "more": more if others else None,
+    }
 
 
 def _with_byline(document: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ export async function get(path, params = {}, options = {}) {
   return { answer, document };
 }
 
+/** Tell the daemon that somebody has seen a lost job. */
+export const markSeen = (incident) => get(`seen/${incident}`, {}, { method: "POST" });
+
 const MIN_MS = 1000, MAX_MS = 10_000, PATIENCE_MS = 15_000;
 
 /**

@@ -90,7 +90,9 @@ function render() {
   view.drawn?.(ctx);
   const { status, waiting } = ctx.sample ?? {};
   const host = ctx.sample?.document.host ?? location.hostname;
-  const level = status && !waiting && state !== "lost" ? status.verdict.level : null;
+  const level = status && !waiting && state !== "lost" ? status.verdict.state ?? status.verdict.level : null;
+  const icon = `/static/icon${level === "killed" ? "-killed" : ""}.svg`;
+  if (place("icon").getAttribute("href") !== icon) place("icon").href = icon;
   document.title = `${level && level !== "ok" ? `${label("level", level)} – ` : ""}${t(TITLES[view.key])} – wslgpud ${host}`;
   announce(state);
 }
@@ -98,8 +100,8 @@ function render() {
 /** Announce a change of level to screen readers, not each sample. */
 function announce(state) {
   if (state !== "live") return;
-  const { level, headline } = ctx.sample.status.verdict;
-  if (spoken && spoken !== level) place("live").textContent = `${label("level", level)}: ${headline}`;
+  const { level: now, state: level = now, headline, lost } = ctx.sample.status.verdict;
+  if (spoken && spoken !== level) place("live").textContent = `${label("level", level)}: ${level === "killed" ? lost.headline : headline}`;
   spoken = level;
 }
 

@@ -1,6 +1,6 @@
 // The current state at a glance.
 
-import { get } from "./api.js";
+import { get, markSeen } from "./api.js";
 import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, duration, percent, size, speed, wallOf } from "./format.js";
@@ -15,6 +15,8 @@ const PAST = 900, VITALS = 600;
 const MAX_RESOURCES = 12;
 
 const seeded = new Set();
+/** Incidents whose lost job was seen here: the next sample says it too. */
+const seen = new Set();
 
 export const overview = {
   key: "overview",
@@ -109,8 +111,24 @@ function past(ctx) {
     advice: t("{time} ago: {what}", { time: duration(Math.floor(ctx.age())), what: `${label("level", level)}, ${headline}` }) };
 }
 
-/** The daemon's verdict, as worded there. */
-function banner({ level, headline, byline, advice, incident, more }, tally) {
+/** The daemon's verdict, as worded there; above the calm figures a lost job, until somebody has seen it. */
+function banner(verdict, tally) {
+  const { lost, state } = verdict;
+  if (!lost || seen.has(lost.incident)) return standing(verdict, tally);
+  const killed = h("section", { class: "card verdict killed", "data-key": "lost", "aria-label": t("Lost job") },
+    sign("killed"), h("h1", {}, h("span", { class: "unseen" }, label("level", "killed"), ": "), lost.headline),
+    h("p", {}, h("a", { href: `#/incidents/${lost.incident}` }, t("Incident {id}", { id: lost.incident })),
+      lost.more ? [" · ", h("a", { href: "#/incidents" }, lost.more)] : null, " ",
+      h("button", { type: "button", class: "small", title: lost.seen, onclick: () => acknowledge(lost.incident) }, t("Seen"))));
+  return state === "killed" ? [killed, standing(verdict, tally)] : [standing(verdict, tally), killed];
+}
+
+async function acknowledge(incident) {
+  seen.add(incident);
+  await markSeen(incident).catch(() => seen.delete(incident)); // the next sample shows it again
+}
+
+function standing({ level, headline, byline, advice, incident, more }, tally) {
   const parts = [
     level === "ok" && tally ? h("a", { href: "#/incidents" }, tally) : null,
     byline ? h("strong", { translate: "no" }, byline) : null, advice,
