@@ -87,10 +87,7 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; ``used_bytes`` is None where the driver omits it (always under WSL2).
-
-    ``pid`` is 0 for a process of another container or VM, because its pid means another process here.
-    """
+    """A process on a GPU; ``used_bytes`` None: not known; ``pid`` 0: of another container or VM, whose pids differ."""
 
     pid: int
     name: str
@@ -99,7 +96,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU; ``shared_bytes`` (RAM), ``windows_ratio``, ``in_windows`` are from Windows, ``told`` from trainings."""
+    """One GPU; from Windows ``shared_bytes`` (RAM) to ``ceiling_bytes`` and ``in_windows``, from trainings ``told``."""
 
     index: int
     uuid: str
@@ -115,6 +112,8 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
     shared_bytes: int | None = None
     windows_ratio: float | None = None
+    demoted_bytes: int | None = None  # of our programs, moved into RAM
+    ceiling_bytes: int | None = None  # use at which a budget is spent
     told: tuple[GpuProcess, ...] = ()
     in_windows: tuple[GpuProcess, ...] = ()
 

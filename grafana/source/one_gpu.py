@@ -185,8 +185,10 @@ def _work() -> list[Panel]:
         ),
         lines(
             "Programs on the card",
-            "As reported by the driver; under WSL2 it does not report Windows programs.",
+            "As reported by the driver; under WSL2 it does not report Windows programs. Measured is 1 where it is known "
+            "how much each holds; otherwise who fills the card is only suspected.",
             ask(gpu("gpu_processes"), "programs"),
+            ask(gpu("gpu_process_memory_measured"), "measured"),
             unit="none",
             width=8,
             height=7,

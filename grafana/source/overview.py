@@ -455,9 +455,11 @@ def _windows() -> list[Panel]:
     seen = lines(
         "VRAM as Windows sees it",
         "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been evicted: "
-        "nothing fails, but everything becomes many times slower. Committed: what programs could claim.",
+        "nothing fails, but everything becomes many times slower. Moved out: the part of programs of WSL, where it is "
+        "measured. Committed: what programs could claim.",
         ask(f"sum({metric('windows_gpu_dedicated_bytes', NVIDIA)})", "on the card"),
         ask(f"sum({metric('windows_gpu_shared_bytes', NVIDIA)})", "in shared RAM"),
+        ask(f"sum({metric('gpu_memory_demoted_bytes')})", "moved out"),
         ask(f"sum({metric('windows_gpu_committed_bytes', NVIDIA)})", "committed"),
         ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"),
         unit="bytes",
@@ -473,7 +475,7 @@ def _windows() -> list[Panel]:
     coloured(
         memory, {"held by WSL": NOTE, "freed, not returned": "purple", "kernel and drivers": "yellow", "left": GOOD}
     )
-    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "committed": NOT_HERE})
+    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "moved out": "purple", "committed": NOT_HERE})
     return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card"), programs]
 
 

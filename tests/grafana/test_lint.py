@@ -120,6 +120,7 @@ def test_a_query_names_real_metrics_of_the_chosen_machines(query: Query) -> None
 #: what no panel shows, and why; whatever else the daemon says has a place where people find it
 NOT_SHOWN = {
     "wslgpud_boot_time_seconds": "it moves when the clock is set; a restart is where uptime begins anew",
+    "wslgpud_gpu_memory_ceiling_bytes": "where it is known, the headroom of all panels counts it",
     "wslgpud_gpu_memory_free_bytes": "VRAM by layer shows what of it is really usable",
     "wslgpud_memory_compressible_bytes": "there only where swap is on zram; the headroom of all panels counts it",
     "wslgpud_memory_zfs_reclaimable_bytes": "there only with ZFS; the headroom of all panels counts it",

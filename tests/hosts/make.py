@@ -132,6 +132,51 @@ def wsl2_vram_full() -> Machine:
     )
 
 
+def two_programs(answer: dict[str, Any], release: str) -> Machine:
+    """Two programs hold a card, and much of RAM is pinned; ``answer`` is what /dev/dxg says of them."""
+    trained, links = training(9309, 6 * GIB)
+    served = process(9400, "python3", 2 * GIB, "/usr/bin/python3 serve.py")
+    tgid = {f"/proc/{pid}/status": f"Tgid:\t{of}\n" for pid, of in {9309: 9309, 9321: 9309, 9400: 9400}.items()}
+    # what of the others is kept: no process has a number twice
+    status = {path: text + trained.get(path, "") + served.get(path, "") for path, text in tgid.items()}
+    card = wsl_card(15200 * MIB, 97, 9309)
+    return Machine(
+        [
+            "https://github.com/ROCm/librocdxg/issues/36",
+            "https://github.com/Comfy-Org/ComfyUI/issues/15679",
+            "https://lore.kernel.org/linux-hyperv/20260319202509.63802-43-eric.curtin@docker.com/",
+        ],
+        {**wsl_machine(release), **trained, **served, **status},
+        {**card, "dxg": answer},
+        {**links, "/proc/9400/exe": "/usr/bin/python3.12", "/proc/9400/fd/7": "/dev/dxg"},
+        wsl_commands("2.7.10", "mirrored"),
+        WSL_DISKS,
+        windows=WINDOWS["probe"]["answer"],
+    )
+
+
+def wsl2_vram_measured() -> Machine:
+    """The kernel answers: one program by the number of a thread, one that has ended, and ourselves with nothing."""
+    budget = 15 * GIB
+    processes = [
+        [9321, budget, 11 * GIB, 10 * GIB, GIB],
+        [9400, budget, 3 * GIB, 3 * GIB, 0],
+        [9555, budget, 5 * GIB, 5 * GIB, 0],
+        [9600, 0, 0, 0, 0],
+    ]
+    own = [budget, 0, 0, 0]
+    adapters = [
+        {"luid": "0x0_0xd120", "vram_bytes": 128 * MIB, "pci": "", "own": own, "processes": []},
+        {"luid": "0x0_0xc8a5", "vram_bytes": 16112 * MIB, "pci": "", "own": own, "processes": processes},
+    ]
+    return two_programs({"adapters": adapters}, KERNEL_6_6)
+
+
+def wsl2_vram_suspected() -> Machine:
+    """The same machine with a kernel that has no list of processes."""
+    return two_programs({"failed": ["LX_DXENUMPROCESSES", "ENOTTY"]}, KERNEL_5_15)
+
+
 def wsl2_swap_thrash() -> Machine:
     """A build of a CUDA extension has filled RAM; swap-in and refaults say that nothing moves any more."""
     files: Files = {}
@@ -400,6 +445,8 @@ def cgroup_limit() -> Machine:
 MACHINES = (
     wsl2_idle,
     wsl2_vram_full,
+    wsl2_vram_measured,
+    wsl2_vram_suspected,
     wsl2_swap_thrash,
     wsl2_no_psi,
     no_gpu,

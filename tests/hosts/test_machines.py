@@ -104,6 +104,26 @@ def test_a_full_card_shows_its_training_and_the_drivers_refusals(ticked):
     assert snapshot.value(windows.GPU_SHARED, snapshot.gpus[0].name) == 3 * GIB
 
 
+def test_vram_is_measured_where_the_kernel_answers(ticked):
+    (snapshot,) = ticked("wsl2-vram-measured")
+    (gpu,) = snapshot.gpus
+    # A thread's number counts for its process, who has ended and who answers with zeros for nobody.
+    assert [(p.pid, p.name, p.used_bytes) for p in gpu.processes] == [
+        (9309, "python3.12", 10 * GIB),
+        (9400, "python3.12", 3 * GIB),
+        (0, "Xwayland", None),
+    ]
+    assert (gpu.demoted_bytes, gpu.ceiling_bytes) == (1 * GIB, None)
+
+
+def test_a_kernel_without_the_list_changes_nothing(ticked):
+    (snapshot,) = ticked("wsl2-vram-suspected")
+    (gpu,) = snapshot.gpus
+    assert {(p.pid, p.used_bytes) for p in gpu.processes} == {(9309, None), (0, None)}
+    assert gpu.demoted_bytes is None
+    assert health(snapshot)["gpu"] == "ok"
+
+
 def test_a_thrashing_machine_shows_its_build_stalls_and_kill(ticked):
     (snapshot,) = ticked("wsl2-swap-thrash")
     seen = observation_of(snapshot)

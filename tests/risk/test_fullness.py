@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -208,6 +209,18 @@ def test_a_spill_counts_from_256_mib_after_twenty_seconds() -> None:
     assert spilled({0.0: 255, 20.0: 255, 40.0: 255}) == []
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True) == [(0.0, 256, False), (1.0, 256, False)]
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True, used=9600) == [], "not at the ceiling"
+
+
+def test_what_was_moved_out_is_the_spill_pinned_memory_is_not() -> None:
+    def story(demoted: float, seconds: int = 40) -> dict[float, GpuSample]:
+        pinned = card(9_500, shared=7_000)
+        return {float(t): replace(pinned, demoted_bytes=int(demoted * MIB)) for t in range(seconds)}
+
+    moved = full(story(1_000))
+    assert moved is not None
+    assert moved.spilled_bytes == 1_000 * MIB
+    kept = full(story(0) | {float(t): replace(card(9_500, shared=9_000), demoted_bytes=0) for t in range(40, 90)})
+    assert kept is None or not kept.spilled_bytes
 
 
 def test_a_spill_is_over_after_a_minute_below_half_its_threshold() -> None:

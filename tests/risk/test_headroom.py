@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, RamState, SwapState
@@ -49,6 +51,9 @@ def test_the_share_of_headroom_lies_between_none_and_all() -> None:
         (card(0, 2 * GIB), True, None, (2 * GIB - 2 * GIB // 25,) * 2),
         (card(0, 2 * GIB + 1), True, None, (2 * GIB + 1 - 512 * MIB,) * 2),
         (card(0, 8 * GIB), True, 7 * GIB, (7 * GIB,) * 2),
+        # as measured there: a budget that ends sooner than the card takes the place of that, what was learned of both
+        (replace(card(4 * GIB, 8 * GIB), ceiling_bytes=7 * GIB), True, None, (3 * GIB, 7 * GIB)),
+        (replace(card(4 * GIB, 8 * GIB), ceiling_bytes=7 * GIB), True, 6 * GIB, (2 * GIB, 6 * GIB)),
         (card(0, 1), False, None, (1, 1)),
         (card(5, None), False, None, None),
         (card(5, 0), False, None, None),

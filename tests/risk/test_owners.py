@@ -54,6 +54,16 @@ def test_vram_of_unlisted_programs_belongs_to_nobody() -> None:
     }
 
 
+def test_under_wsl_measured_vram_belongs_to_whoever_holds_it() -> None:
+    card = GpuSample(0, "GPU-0", "card", 100, 60, processes=(GpuProcess(7, "python3", 30), GpuProcess(0, "", None)))
+    room = Room("gpu0", "GPU-0", 40, 100, gpu=card)
+
+    assert held(room, process(ANNA, pid=7), process(BERT), wsl=True, gpu=card) == {
+        Owner(ANNA, "name"): 30,
+        Owner(ANNA, ""): 30,
+    }
+
+
 @pytest.mark.parametrize(
     ("others", "whose"),
     [

@@ -53,6 +53,18 @@ def test_of_several_that_work_as_ever_nobody_is_named():
     )
 
 
+def test_a_measured_program_is_no_suspect_for_the_rest() -> None:
+    def look(t: float, grown: float) -> Observation:
+        listed = (GpuProcess(7, "python3", int((2 + grown) * GIB)), GpuProcess(8, "python3", None))
+        one = seen(t, process(7, t), process(8, 0.0 if t < 30 else t - 29.0))
+        return replace(one, gpus=(card(4.0 + grown, *listed),))
+
+    steady = [look(float(t), 0.0) for t in range(0, 45, 5)]
+    assert "8.py" in blamed(*steady)
+    growing = [look(float(t), max(0.0, t - 30) * 1.0) for t in range(0, 45, 5)]
+    assert blamed(*growing) == "python3 7.py (pid 7)"
+
+
 def test_a_command_run_by_guard_is_suspected_more():
     def chance(*noted: Expected) -> float:
         suspects = CardSuspects()

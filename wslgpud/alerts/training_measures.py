@@ -53,7 +53,12 @@ def slowed(context: MeasureContext) -> Iterator[Signal]:
     """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
     now, found = context.snapshot, list[Signal]()
     family = now.family
-    spilled = {f"gpu{gpu.index}": now.value(windows.GPU_SHARED, gpu.name) or 0 for gpu in now.gpus}
+    spilled = {
+        f"gpu{gpu.index}": gpu.demoted_bytes
+        if gpu.demoted_bytes is not None
+        else now.value(windows.GPU_SHARED, gpu.name) or 0
+        for gpu in now.gpus
+    }
     times, usual = family(metrics.STEP_TIME), family(metrics.USUAL_STEP_TIME)
     for pid, program, resource in family(metrics.KEPT):
         each, once = times.get((pid, program)), usual.get((pid, program))

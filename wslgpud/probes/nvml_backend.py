@@ -5,7 +5,8 @@ loaded from).
 
 A recording (``nvml.json``) holds ``system`` and ``gpus`` (a list), each a mapping from a call, written
 ``nvmlDeviceGetClockInfo(2)``, to its answer or to ``{"error": "NOT_SUPPORTED"}``; missing calls are not supported.
-``init`` may hold such an error; ``kind`` and ``origin`` say where the recording comes from. ``steps``, if present,
+``init`` may hold such an error; ``dxg`` an answer of ``dxg.PatientDxgReader``; ``kind`` and ``origin`` say where the
+recording comes from. ``steps``, if present,
 holds changes over time: one mapping per sample, of which the last persists, with ``system`` and ``gpus`` (by index) to
 be merged into the previous answers (the call ``*`` means all), or with ``do``: ``hang`` or ``crash``.
 """
@@ -96,6 +97,7 @@ class Recorded:
         self._system.update(recording.get("system", {}))
         self._gpus: list[dict[str, Any]] = recording.get("gpus", [])
         self._steps: list[dict[str, Any]] = recording.get("steps", [])
+        self.dxg: dict[str, Any] | None = recording.get("dxg")
 
     def begin_sample(self) -> None:
         """Advance the recording by one sample."""
@@ -103,6 +105,7 @@ class Recorded:
             return
         step = self._steps.pop(0)
         self._system.update(step.get("system", {}))
+        self.dxg = step.get("dxg", self.dxg)
         for index, answers in step.get("gpus", {}).items():
             self._gpus[int(index)].update(answers)
         if step.get("do") == "hang":

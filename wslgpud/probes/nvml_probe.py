@@ -10,6 +10,7 @@ known before, no longer), or ``{"index", "uuid", "lost": error}``;
 - ``session``, in the first answer: library, versions and each GPU's identity;
 - ``support``, when it changed: for each GPU, call -> true or false (absent: not known yet);
 - ``errors``: number of calls that failed this time, by error;
+- ``dxg``: under WSL2, what Windows says of the VRAM of processes (``dxg.PatientDxgReader``), when it was asked;
 - ``changed``: true when the number of GPUs has changed since the start, which requires a new process;
 
 or ``{"error", "call", "text"}`` when NVML cannot be used: then this process exits, since only a new one can load a new
@@ -25,8 +26,19 @@ import signal
 import sys
 import time
 
+from wslgpud.probes import dxg
 from wslgpud.probes.nvml_backend import Failed, NvmlLibrary, Recorded, error_names
-from wslgpud.probes.nvml_calls import BROKEN, CALLS, GPU_IDENTITY, LOST, RARELY, SYSTEM_IDENTITY, UNSUPPORTED, Call
+from wslgpud.probes.nvml_calls import (
+    BROKEN,
+    CALLS,
+    GPU_IDENTITY,
+    LOST,
+    OFTEN,
+    RARELY,
+    SYSTEM_IDENTITY,
+    UNSUPPORTED,
+    Call,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +55,9 @@ CHEAP_SECONDS = 0.0002
 #: Where they are not cheap, lists of processes are still read once the VRAM in use has changed by this share since the
 #: last: who fills a card within seconds is known only from lists of the same seconds.
 MOVED_RATIO = 0.005
+#: VRAM by process is asked of Windows at every sample where that takes no longer, else every ``OFTEN`` seconds, and
+#: when the VRAM in use has changed.
+CHEAP_DXG_SECONDS = 0.001
 #: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
 ALARM_SECONDS = 120
@@ -234,6 +249,37 @@ class Session:
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
+class WindowsVram:
+    """Asks Windows for the VRAM of each process, as often as it is worth its price."""
+
+    def __init__(self) -> None:
+        self._reader = dxg.PatientDxgReader(dxg.DxgReader().read)
+        self._due = float("-inf")
+        #: bytes in use, and in all, of each card when it last answered
+        self._asked: dict[str, tuple[int, int]] = {}
+
+    def sample(self, reply: dict[str, Any], backend: NvmlLibrary | Recorded, now: float) -> None:
+        """Put the answer into ``reply``, if there is one and it is due."""
+        if isinstance(backend, Recorded):
+            if backend.dxg is not None:
+                reply["dxg"] = backend.dxg
+            return
+        used = {gpu["uuid"]: _used(gpu.get("values", {})) for gpu in reply["gpus"]}
+        if (now < self._due and not self._has_moved(used)) or not os.access(dxg.DEVICE, os.F_OK):
+            return
+        answer = reply["dxg"] = self._reader.ask()
+        self._asked = used if "adapters" in answer else {}
+        self._due = now if self._asked and self._reader.seconds <= CHEAP_DXG_SECONDS else now + OFTEN
+
+    def _has_moved(self, used: dict[str, tuple[int, int]]) -> bool:
+        pairs = ((self._asked[uuid], now) for uuid, now in used.items() if uuid in self._asked)
+        return any(abs(now - before) >= MOVED_RATIO * total > 0 for (before, _), (now, total) in pairs)
+
+
+def _used(values: dict[str, Any]) -> tuple[int, int]:
+    return values.get("gpu_memory_used_bytes") or 0, values.get("gpu_memory_total_bytes") or 0
+
+
 def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:
     """Return the backend for the calls; ``Failed`` where there is no NVML."""
     return Recorded(recording) if recording else NvmlLibrary(library)
@@ -243,6 +289,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
     """Answer requests until they end or NVML cannot be used."""
     session: Session | None = None
     backend: NvmlLibrary | Recorded | None = None
+    windows_vram = WindowsVram()
     while request := os.read(requests, 1 << 16):  # a request is one short line, and the next is sent after our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         reply: dict[str, Any]
@@ -257,6 +304,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
                 reply = {"name": session.process_name(asked["name_of"])}
             else:
                 reply = session.sample(now, everything="everything" in asked)
+                windows_vram.sample(reply, backend, now)
                 if first:
                     reply["session"] = session.describe()
         except Failed as failed:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from wslgpud.probes import dxg
 from wslgpud.probes.nvml_backend import Failed, written
 from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY
 from wslgpud.probes.nvml_probe import Session, open_backend
@@ -46,7 +47,11 @@ def capture(session: Session) -> dict[str, Any]:
         # Natively names come from /proc/PID/cmdline, whose readers that process can make wait forever.
         for pid in pids if Path("/dev/dxg").exists() else ():
             system[f"nvmlSystemGetProcessName({pid})"] = _ask(session, "nvmlSystemGetProcessName", pid)
-    return {"system": system, "gpus": gpus}
+    if not Path(dxg.DEVICE).exists():
+        return {"system": system, "gpus": gpus}
+    # No name is in it, and LUIDs are new at every start of Windows.
+    answer, tried = dxg.PatientDxgReader(dxg.DxgReader().read).ask(), dxg.try_each()
+    return {"system": system, "gpus": gpus, "dxg": answer, "dxg_tried": tried}
 
 
 def _ask(session: Session, function: str, *arguments: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Windows pages VRAM out instead of refusing allocations, under WSL2 whatever its policy
 (https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the desktop use it as
-well, so only its growth while the card is full counts.
+well, so only its growth while the card is full counts. Where Windows tells what it has moved of each process, that is
+the spill itself.
 
 A server that allocates its share at once and stays there is not full and causes no warning: vLLM with
 ``gpu_memory_utilization=0.97``, JAX, a model loaded by llama.cpp. Its use rises fast, right after the program appeared,
@@ -180,10 +181,14 @@ class Fullness:
 
     def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
         """Return the memory moved into Windows' RAM, once it is enough for long enough."""
-        if gpu.shared_bytes is None:
+        grown: float | None = None
+        if gpu.shared_bytes is not None:
+            grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
+        if gpu.demoted_bytes is not None:  # the spill itself; shared memory also holds pinned buffers
+            grown = float(gpu.demoted_bytes)
+        if grown is None:
             return None
         s = self._settings
-        grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
         held = self._spilling.update(t, holds=grown >= (MIN_BYTES / 2 if self._reported else MIN_BYTES))
         much = self._spilling_much.update(t, holds=grown >= MANY_BYTES)
         dry = self._dry.update(t, holds=held < 0.0)

@@ -101,13 +101,18 @@ def gpu_used(gpu: GpuSample) -> int | None:
 
 
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
-    """VRAM up to NVML's total minus the reserve of the driver (under WSL2 also Windows), or as learned."""
+    """VRAM up to NVML's total minus the reserve of the driver; under WSL2 up to Windows' budget, if known, or reserve.
+
+    A learned ceiling takes precedence over both.
+    """
     total, used = gpu.total_bytes, gpu_used(gpu)
     if total is None or total <= 0 or used is None:
         return None
     ceiling = total - (gpu.reserved_bytes or 0)
     if learned_ceiling is not None:
         ceiling = min(ceiling, learned_ceiling)
+    elif gpu.ceiling_bytes is not None:
+        ceiling = min(ceiling, gpu.ceiling_bytes)
     elif wsl:
         ceiling -= max(WSL_VRAM_BYTES if total > 4 * WSL_VRAM_BYTES else 0, int(WSL_VRAM_SHARE * total))
     headroom = ceiling - used

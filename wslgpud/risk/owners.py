@@ -87,7 +87,8 @@ class Holders:
         """Return the bytes of a resource by owner; None where nothing new is known."""
         if not self.known:
             return None
-        if room.key == WINDOWS or (room.gpu is not None and self._now.wsl):
+        measured = room.gpu is not None and any(program.used_bytes is not None for program in room.gpu.processes)
+        if room.key == WINDOWS or (room.gpu is not None and self._now.wsl and not measured):
             owner = self._only_person() if self.fresh else None
             return None if owner is None else {owner: room.capacity - room.headroom}
         if room.gpu is not None:
@@ -114,7 +115,7 @@ class Holders:
     def _only_person(self) -> Owner | None:
         """Return the one person who uses this machine; None where there are several.
 
-        Under WSL2 the driver does not tell whose VRAM it is, and Windows not whose RAM. Root counts for anybody.
+        Where nothing tells whose VRAM it is, nor Windows whose RAM. Root counts for anybody.
         """
         people = {p.uid for p in self._processes if "gpu" in p.roles or _is_person(p.uid)} - {0}
         return Owner(next(iter(people), 0), "") if len(people) <= 1 and None not in people else None

@@ -55,9 +55,11 @@ class _Look(NamedTuple):
 
 
 def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
-    """Return the processes that may hold memory of the card: those with its device open, or listed by the driver."""
+    """Return the processes that may hold an unknown part of the card: its device is open, or the driver lists them."""
     listed = {process.pid for process in gpu.processes}
-    return [p for p in now.processes if "gpu" in p.roles or p.pid in listed][:MAX_SUSPECTS]
+    measured = {process.pid for process in gpu.processes if process.used_bytes is not None}
+    may_hold = (p for p in now.processes if "gpu" in p.roles or p.pid in listed)
+    return [p for p in may_hold if p.pid not in measured][:MAX_SUSPECTS]
 
 
 class CardSuspects:

@@ -160,7 +160,8 @@ def _with_byline(document: dict[str, Any]) -> dict[str, Any]:
 def _card(gpu: GpuSample, snapshot: Snapshot, in_windows: Sequence[GpuProcess]) -> dict[str, Any]:
     """Return a card as the driver reports it; figures from trainings are in their metrics.
 
-    ``unread`` says why its memory is not known; ``windows`` are Windows' programs on it in words.
+    ``unread`` says why its memory is not known, ``vram_by_process`` whether who fills it is measured or suspected;
+    ``windows`` are Windows' programs on it in words.
     """
     card: dict[str, Any] = {name: value for name, value in asdict(gpu).items() if name not in ("told", "in_windows")}
     if in_windows:
@@ -169,6 +170,9 @@ def _card(gpu: GpuSample, snapshot: Snapshot, in_windows: Sequence[GpuProcess]) 
     if gpu.total_bytes is None:
         mig = bool(snapshot.value(MIG, str(gpu.index), gpu.uuid))
         card["unread"] = explain_unread(mig=mig, denied=bool(snapshot.value(ERRORS, "NO_PERMISSION")))
+    if gpu.processes:
+        measured = any(process.used_bytes is not None for process in gpu.processes)
+        card["vram_by_process"] = "measured" if measured else "suspected"
     return card
 
 

@@ -18,10 +18,11 @@ from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
 from wslgpud.probes.nvml_remedies import explain, explain_no_card, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
-from wslgpud.security.redaction import named
-from wslgpud.sources import Source
+from wslgpud.sources import Source, vram_by_process
+from wslgpud.sources import readings as known
 from wslgpud.sources.driver_names import DriverNames
-from wslgpud.sources.process_turns import parse_stat
+from wslgpud.sources.gpu_programs import PROCESS_LISTS, GpuPrograms
+from wslgpud.sources.vram_by_process import MeasuredVram
 from wslgpud.words import MessageLike, say
 
 LIBRARY_FOLDERS = (
@@ -82,6 +83,9 @@ INFO = info("gpu", "Identity of a GPU and its driver.", *GPU, *ID, *SYSTEM)
 UP = _gpu("gpu_up", "1 when the GPU answers, 0 when it is lost; without uuid if it has not answered since the start.")
 THROTTLED = _gpu("gpu_throttle_reason", "1 when this keeps the clocks from rising further.", "reason")
 PROCESSES = _gpu("gpu_processes", "Programs that use the GPU, as far as the driver shows them to us.")
+MEASURED = _gpu("gpu_process_memory_measured", "1 when it is known who holds how much, 0 when that is only suspected.")
+DEMOTED = _gpu("gpu_memory_demoted_bytes", "VRAM of programs of this distribution that Windows has moved into RAM.")
+CEILING = _gpu("gpu_memory_ceiling_bytes", "Use at which Windows' budget for programs is spent, where below the total.")
 SUPPORTED = gauge(
     "gpu_field_supported",
     "1 when the driver answers this call, 0 when it does not; absent while not known.",
@@ -128,8 +132,6 @@ _SAMPLED = {
     **{f"{kind}_bytes": f"memory_{kind}_bytes" for kind in ("total", "used", "free", "reserved")},
     **{name: name for name in ("utilization_ratio", "memory_utilization_ratio", "power_watts", "temperature_celsius")},
 }
-PROCESS_LISTS = ("compute_processes", "graphics_processes")
-
 #: How often to check whether a GPU has appeared on a machine without one.
 LOOK_AGAIN_SECONDS = 60.0
 #: Delay before NVML is re-initialised to find a lost GPU again; doubled each time, up to ten minutes.
@@ -147,6 +149,7 @@ class _Gpu:
         self.values: dict[str, Any] = {}
         self.support: Mapping[str, bool] = {}
         self.processes: tuple[GpuProcess, ...] = ()
+        self.measured: MeasuredVram | None = None
 
     def identify(self, identity: Mapping[str, Any]) -> None:
         """Take over a new probe's description of this GPU; values of an older probe are dropped."""
@@ -155,7 +158,14 @@ class _Gpu:
 
     def forget(self) -> None:
         """Drop values: the GPU does not answer."""
-        self.up, self.values, self.support, self.processes = False, {}, {}, ()
+        self.up, self.values, self.support, self.processes, self.measured = False, {}, {}, (), None
+
+    def card(self) -> vram_by_process.NvmlCard | None:
+        """Return what Windows' figures are compared with, None where NVML does not tell it."""
+        total, used = (self.values.get(f"gpu_memory_{kind}_bytes") for kind in ("total", "used"))
+        if not self.up or not total or used is None:
+            return None
+        return vram_by_process.NvmlCard(total, used, self.identity.get("pci_bus_id", ""))
 
     def readings(self, system: Mapping[str, str]) -> Iterator[Reading]:
         here = (self.index, self.uuid)
@@ -171,8 +181,12 @@ class _Gpu:
         if (reasons := self.values.get("throttle_reasons")) is not None:
             for bit, name in enumerate(THROTTLE_REASONS):
                 yield Reading(THROTTLED, reasons >> bit & 1, (*here, name))
-        if any(self.values.get(kind) is not None for kind in PROCESS_LISTS):
+        if self.measured is not None or any(self.values.get(kind) is not None for kind in PROCESS_LISTS):
             yield Reading(PROCESSES, len(self.processes), here)
+        if self.processes:
+            yield Reading(MEASURED, int(any(one.used_bytes is not None for one in self.processes)), here)
+        if self.measured is not None:
+            yield from known([(DEMOTED, self.measured.demoted_bytes), (CEILING, self.measured.ceiling_bytes)], *here)
         for name, supported in self.support.items():
             yield Reading(SUPPORTED, int(supported), (*here, name))
 
@@ -183,7 +197,21 @@ class GpuSource(Source):
     name = "gpu"
     lane = "gpu"
     fast = True  # the probe itself limits expensive calls
-    metrics = (INFO, UP, LOST, *FED, THROTTLED, PROCESSES, SUPPORTED, LIBRARY, ERRORS, *PROBE)
+    metrics = (
+        INFO,
+        UP,
+        LOST,
+        *FED,
+        THROTTLED,
+        PROCESSES,
+        MEASURED,
+        DEMOTED,
+        CEILING,
+        SUPPORTED,
+        LIBRARY,
+        ERRORS,
+        *PROBE,
+    )
 
     def _prepare(self) -> None:
         settings = self.config.sampling
@@ -192,6 +220,7 @@ class GpuSource(Source):
             arguments = ["--recording", str(self.host.recording("nvml.json"))]
         self._probe = self._supervisor(arguments)
         self._names = DriverNames(partial(self._supervisor, arguments), patient=self.host.recorded)
+        self._programs = GpuPrograms(self.host, self._names)
         self._gpus: dict[str, _Gpu] = {}
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
@@ -313,8 +342,7 @@ class GpuSource(Source):
             elif gpu:
                 gpu.up = True
                 gpu.values.update(answer["values"])
-                if any(kind in answer["values"] for kind in PROCESS_LISTS):
-                    gpu.processes = self._processes(gpu.values)
+        self._recognise(reply)
         self.lost = {str(answer["index"]): answer["lost"] for answer in reply["gpus"] if "lost" in answer}
         if self.lost:
             if self._renew_at is None:
@@ -323,6 +351,19 @@ class GpuSource(Source):
         else:
             self._renew_after = RENEW_SECONDS
             self._renew_at = now if reply.get("changed") else None
+
+    def _recognise(self, reply: Mapping[str, Any]) -> None:
+        """Take over who is on the cards, where that was read this time."""
+        listed = {one["uuid"] for one in reply["gpus"] if any(kind in one.get("values", ()) for kind in PROCESS_LISTS)}
+        if "dxg" in reply:
+            cards = {uuid: card for uuid, gpu in self._gpus.items() if (card := gpu.card()) is not None}
+            found = vram_by_process.measured(reply["dxg"].get("adapters", ()), cards, self._programs.process_of)
+            for gpu in self._gpus.values():
+                gpu.measured = found.get(gpu.uuid)
+            listed |= cards.keys()
+        for gpu in self._gpus.values():
+            if gpu.up and gpu.uuid in listed:
+                gpu.processes = self._programs.on_card(gpu.values, gpu.measured)
 
     def _sample(self) -> Sample:
         known = {gpu.index for gpu in self._gpus.values() if not gpu.up}
@@ -333,43 +374,10 @@ class GpuSource(Source):
             if gpu.up:
                 values: dict[str, Any] = {field: gpu.values.get(f"gpu_{name}") for field, name in _SAMPLED.items()}
                 name = gpu.identity.get("name", "")
+                if gpu.measured is not None:
+                    values |= {"demoted_bytes": gpu.measured.demoted_bytes, "ceiling_bytes": gpu.measured.ceiling_bytes}
                 samples.append(GpuSample(int(gpu.index), gpu.uuid, name, processes=gpu.processes, **values))
         return Sample(tuple(readings), gpus=tuple(sorted(samples, key=lambda sample: sample.index)))
-
-    def _processes(self, values: Mapping[str, Any]) -> tuple[GpuProcess, ...]:
-        """Return the processes on a GPU, biggest first, each once.
-
-        The pid of a process in another namespace (``/Xwayland`` of WSLg, another distribution) may belong to an
-        unrelated process here (XuehaiPan/nvitop#49), so it becomes 0, and no innocent process is blamed.
-        """
-        most = values.get("gpu_memory_total_bytes") or 2**63
-        merged: dict[int, GpuProcess] = {}
-        for kind in PROCESS_LISTS:
-            for pid, used in values.get(kind) or ():
-                # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
-                used_bytes = used if used is not None and used <= most else None
-                known = merged.get(pid)
-                if known is None or (known.used_bytes or 0) < (used_bytes or 0):
-                    ours, name = self._who(pid)
-                    merged[pid] = GpuProcess(pid if ours else 0, named(name), used_bytes)
-        return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
-
-    def _who(self, pid: int) -> tuple[bool, str]:
-        """Return whether ``pid`` in our namespace is the process that the driver means, and its best name.
-
-        Nothing is read that the process could keep us waiting for.
-        """
-        comm = self.host.read_optional(f"/proc/{pid}/comm").strip()
-        # PyTorch names its main thread pt_main_thread, and a script's comm is the script's name.
-        program = (self.host.link(f"/proc/{pid}/exe") or "").removesuffix(" (deleted)").rpartition("/")[2]
-        if not self.host.exists("/dev/dxg"):
-            return bool(comm), program or comm
-        row = parse_stat(self.host.read_optional(f"/proc/{pid}/stat"))
-        path = self._names.of((pid, row.start_ticks if row else None))
-        name = (path or "").rpartition("/")[2]
-        if path == "":  # a driver that tells no names
-            return bool(comm), program or comm
-        return bool(name) and (comm == name[:15] or program == name), name
 
 
 def visible(host: Host, library: str) -> bool:

@@ -74,7 +74,7 @@ PRECEDES_THE_END = {
 #: Questions, which dxgkrnl answers with an error at every boot and whenever a program asks for something that the host
 #: does not have; nothing was to be changed, so nothing has failed, whatever the error: drivers/hv/dxgkrnl/ioctl.c;
 #: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/10595
-_QUESTION = re.compile(r"dxgkio_(?:query_\w{1,40}|is_feature_enabled|enum_adapters\d?)")
+_QUESTION = re.compile(r"dxgkio_(?:query_\w{1,40}|is_feature_enabled|enum_(?:adapters\d?|processes))")
 
 
 _KILL_OF_ALL = template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")

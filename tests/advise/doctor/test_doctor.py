@@ -160,6 +160,7 @@ def test_ids_never_change_once_they_are_out():
             for part in ["powershell", "memory", "vm", "gpus", "programs", "size", "paths", "toast", "task"]
         ),
         "windows.page_file",
+        "windows.vram_by_process",
         "gpu.page_file",
         "gpu.cdi_refresh",
         "wsl.kernel",

@@ -16,7 +16,7 @@ from wslgpud.words import Message, say
 __all__ = ["CheckResult", "run"]
 
 #: Importing them registers the checks; they are shown in this order.
-for _part in ("wsl", "log", "gpu", "machine", "brake", "windows"):
+for _part in ("wsl", "log", "gpu", "machine", "brake", "windows", "dxg"):
     import_module(f"{__name__}.checks_{_part}")
 
 

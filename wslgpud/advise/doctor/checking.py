@@ -215,10 +215,10 @@ def _labels(reading: Reading) -> dict[str, str]:
 
 
 State = Literal["good", "note", "problem", "not applicable", "could not tell"]
-#: "windows" and "probe" are only for ``doctor --windows``, which takes seconds and has side effects. A recording may
-#: hold the probe's answer, and nothing else of Windows.
-Needs = Literal["", "wsl", "gpu", "torch", "windows", "probe"]
-OF_WINDOWS = ("windows", "probe")
+#: "windows", "probe" and "dxg" (not through PowerShell) are only for ``doctor --windows``, which takes seconds and has
+#: side effects. A recording may hold the answers of the last two, and nothing else of Windows.
+Needs = Literal["", "wsl", "gpu", "torch", "windows", "probe", "dxg"]
+OF_WINDOWS = ("windows", "probe", "dxg")
 
 
 class Outcome(NamedTuple):

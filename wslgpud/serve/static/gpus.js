@@ -87,7 +87,7 @@ function one(ctx, gpu) {
       fact(t("PCIe link"), link[0] === undefined ? undefined : `${link[0]}.0 ×${link[1] ?? "?"}`, why),
       shown(t("encoder"), "gpu_encoder_utilization_ratio", "ratio"), shown(t("decoder"), "gpu_decoder_utilization_ratio", "ratio"),
       fact(t("limited by"), told ? (reasons.length ? reasons.map((r) => label("throttle", r)).join(", ") : t("nothing")) : undefined, why)),
-    h("h3", {}, t("programs using it")),
+    h("h3", {}, t("programs using it"), gpu.vram_by_process === "suspected" ? h("span", { class: "dim", title: t("nothing here tells how much each holds, so who fills the card is suspected, not measured") }, " ", t("(suspected)")) : null),
     gpu.processes?.length
       ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),
         p.used_bytes === undefined ? h("span", { class: "dim", title: t("this driver does not report it") }, t("N/A")) : size(p.used_bytes))))
