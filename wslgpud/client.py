@@ -93,7 +93,13 @@ def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple
     return None
 
 
+def besides(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a verdict in JSON as people read it beside a lost job, which tells of the kill already."""
+    return {**said, "headline": said["calm"], "byline": None} if "calm" in said else said
+
+
 def in_one_line(said: Mapping[str, Any]) -> str:
     """Return headline and byline of a verdict in JSON, in one line, and a lost job that nobody has seen yet."""
-    now, lost = (said["headline"], said.get("byline")), (said.get("lost", {}).get("headline"),)
+    beside = besides(said)
+    now, lost = (beside["headline"], beside.get("byline")), (said.get("lost", {}).get("headline"),)
     return " · ".join(filter(None, (*lost, *now) if said.get("state") == "killed" else (*now, *lost)))

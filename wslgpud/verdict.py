@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
     ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a keyword
     that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
     ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
-    has seen yet, which changes no level.
+    has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about the kill.
     """
 
     level: Level | None
@@ -70,6 +70,7 @@ class Verdict(NamedTuple):
     incident: int | None = None
     also: int = 0
     lost: UnseenLoss | None = None
+    calm: Message = NOTHING_SAID
 
     @property
     def label(self) -> str:
@@ -103,7 +104,10 @@ def decide(
     ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why the memory of "ram" or "gpu"
     cannot be read; ``lost`` is a job whose loss nobody has seen yet.
     """
-    return _decided(forecasts, standing, lately, blind)._replace(lost=lost)
+    verdict = _decided(forecasts, standing, lately, blind)
+    if lost is not None and verdict.cause in ("killed", "refused"):
+        verdict = verdict._replace(calm=_fine(forecasts))
+    return verdict._replace(lost=lost)
 
 
 def _decided(
@@ -219,15 +223,19 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
     full = next(filter(forecast_messages.is_full, scarce), None)
     if full is not None:
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
+    return Verdict(Level.OK, _fine(forecasts))
+
+
+def _fine(forecasts: Sequence[Forecast]) -> Message:
     rooms = tuple(
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
         for f in forecasts[:MAX_ROOMS]
     )
     if not rooms:
-        return Verdict(Level.OK, say("Nothing points to trouble"))
+        return say("Nothing points to trouble")
     fine = [say("Memory is fine: {rooms} left", rooms=rooms[:count]) for count in range(len(rooms), 0, -1)]
     fitting = (message for message in fine[:-1] if len(str(message)) <= HEADLINE_CHARACTERS)  # never truncated
-    return Verdict(Level.OK, next(fitting, fine[-1]))
+    return next(fitting, fine[-1])
 
 
 class VerdictMetrics:

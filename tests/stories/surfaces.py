@@ -65,13 +65,13 @@ def api(played: Played, code: str) -> Shown:
     document = ask(played, "status", code)
     said = document["verdict"]
     assert document["level"] == said["level"]
-    return Shown(said["state"], f"{document['headline']} {said.get('who', '')} {_lost(said)}")
+    return Shown(said["state"], f"{document['headline']} {said.get('calm')} {said.get('who', '')} {_lost(said)}")
 
 
 def page(played: Played, code: str) -> Shown:
     """``/api/v1/live``, the page's data."""
     said = ask(played, "live", code)["status"]["verdict"]
-    return Shown(said["state"], f"{said['headline']} {said.get('who', '')} {_lost(said)}")
+    return Shown(said["state"], f"{said['headline']} {said.get('calm')} {said.get('who', '')} {_lost(said)}")
 
 
 def plain(played: Played, code: str) -> Shown:

@@ -120,7 +120,7 @@ def lost(incident: Incident, now_wall: float) -> Message:
     by_daemon = incident.rule == DAEMON_KILL
     kind = "daemon" if by_daemon else "killed" if incident.kill is not None else "refused"
     facts: dict[str, Fact | None] = {
-        "who": incident.who,
+        "who": incident.who if kind == "refused" else "",
         **row.facts,
         "resource": incident.resource,
         # A time of day is of the last 24 hours.

@@ -19,6 +19,7 @@ from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.hints import hints
 from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.client import besides
 from wslgpud.colors import TERMINAL_KILLED, TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.risk.levels import BLIND
 from wslgpud.words import TEMPLATES, Fact, current, filled, t, template
@@ -163,7 +164,7 @@ def moment(at: str, now: str) -> str:
 
 def verdict(view: RowContext) -> Iterator[Text]:
     """The verdict, and the advice."""
-    verdict, look = view.document["verdict"], view.look
+    verdict, look = besides(view.document["verdict"]), view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
     level = current().label("level", verdict["level"]).upper()
     line = words((f" {level} ", f"bold reverse {ink(verdict['level'])}"), " ", (verdict["headline"], "bold"))
@@ -174,7 +175,7 @@ def verdict(view: RowContext) -> Iterator[Text]:
         yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", text)
         yield words((t("the data below is old:"), "yellow"), " ", line)
         return
-    line.append(f" · {verdict['byline']}" if "byline" in verdict else "")
+    line.append(f" · {verdict['byline']}" if verdict.get("byline") else "")
     if more := verdict.get("more") or (view.document.get("tally") if verdict["level"] == "ok" else None):
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":

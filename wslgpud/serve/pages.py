@@ -15,6 +15,7 @@ from typing import Any
 from wslgpud import __version__
 from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.runbook import sections
+from wslgpud.client import besides
 from wslgpud.serve.router import Response
 from wslgpud.words import MessageLike, Translator, translator
 
@@ -91,16 +92,19 @@ def _table(title: str, rows: Iterable[Html]) -> list[Html]:
 
 
 def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
-    paragraphs = [h("p", verdict[name]) for name in ("byline", "advice", "more") if name in verdict]
-    lost, state = verdict.get("lost"), verdict.get("state", verdict["level"])
-    said = " · ".join(filter(None, (lost["headline"], lost.get("more"), lost["seen"]))) if lost else ""
-    now = (h("h1", verdict["headline"]), *paragraphs)
+    verdict = besides(verdict)
+    lost, state, headline = verdict.get("lost"), verdict.get("state", verdict["level"]), verdict["headline"]
+    paragraphs = [h("p", verdict[name]) for name in ("byline", "advice", "more") if verdict.get(name)]
+    incident = []
+    if lost:
+        link = h("a", translator.t("Incident {id}", id=lost["incident"]), href=f"/#/incidents/{lost['incident']}")
+        incident = [h("p", link, " · ", *[f"{lost.get('more')} · "] * ("more" in lost), h("code", lost["seen"]))]
     if lost and state == "killed":
-        more = (h("p", part) for part in (lost.get("more"), lost["seen"]) if part)
-        chip = _chip(verdict["level"], translator)
-        body = h("div", h("h1", lost["headline"]), *more, h("p", chip, " ", verdict["headline"]), *paragraphs)
+        now = h("p", _chip(verdict["level"], translator), " ", headline)
+        body = h("div", h("h1", lost["headline"]), *incident, now, *paragraphs)
     else:
-        body = h("div", *now, *[h("p", said)] * bool(said))
+        told = [h("p", lost["headline"])] if lost else []
+        body = h("div", h("h1", headline), *paragraphs, *told, *incident)
     return h("section", _chip(state, translator), body, class_=f"card verdict {state}")
 
 

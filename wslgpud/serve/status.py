@@ -126,14 +126,14 @@ def judged(verdict: Verdict, translator: Translator, wall: float) -> dict[str, A
     fields = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
     fields |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
-    fields |= {"state": verdict.state, "lost": _lost(verdict, wall)}
+    fields |= {"state": verdict.state, "lost": _lost(verdict, wall), "calm": verdict.calm}
     return _with_byline(translator.document(fields))
 
 
 def line_of(verdict: Verdict, translator: Translator, wall: float) -> str:
     """Return the verdict at a moment in one line."""
-    lost_job = _lost(verdict, wall)
-    fields = {"headline": verdict.message, "who": verdict.who or None, "state": verdict.state, "lost": lost_job}
+    fields: dict[str, Any] = {"headline": verdict.message, "who": verdict.who or None, "calm": verdict.calm}
+    fields |= {"state": verdict.state, "lost": _lost(verdict, wall)}
     return in_one_line(_with_byline(translator.document(fields)))
 
 

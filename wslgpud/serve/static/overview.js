@@ -115,12 +115,14 @@ function past(ctx) {
 function banner(verdict, tally) {
   const { lost, state } = verdict;
   if (!lost || seen.has(lost.incident)) return standing(verdict, tally);
+  // What it tells of is not told twice.
+  const now = standing(verdict.calm ? { ...verdict, headline: verdict.calm, byline: null, incident: null } : verdict, tally);
   const killed = h("section", { class: "card verdict killed", "data-key": "lost", "aria-label": t("Lost job") },
     sign("killed"), h("h1", {}, h("span", { class: "unseen" }, label("level", "killed"), ": "), lost.headline),
     h("p", {}, h("a", { href: `#/incidents/${lost.incident}` }, t("Incident {id}", { id: lost.incident })),
       lost.more ? [" · ", h("a", { href: "#/incidents" }, lost.more)] : null, " ",
       h("button", { type: "button", class: "small", title: lost.seen, onclick: () => acknowledge(lost.incident) }, t("Seen"))));
-  return state === "killed" ? [killed, standing(verdict, tally)] : [standing(verdict, tally), killed];
+  return state === "killed" ? [killed, now] : [now, killed];
 }
 
 async function acknowledge(incident) {
