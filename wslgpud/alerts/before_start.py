@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from wslgpud.alerts.blackbox import in_background
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import KILLED_BEFORE
 from wslgpud.config import Config
@@ -61,18 +61,14 @@ def record_in_background(host: Host, boot_id: str, alerts: AlertManager) -> None
     """Record them without delaying the start: the journal may take long."""
 
     def work() -> None:
-        try:
-            rows = incidents(host, boot_id)
-        except Exception:
-            log.exception("kills from before the first start could not be looked for; please report this")
-            return
+        rows = incidents(host, boot_id)
         for row in rows:
             alerts.report(row)
             alerts.report(replace(row, old=row.new, new=Level.OK))
         if rows:
             log.warning("programs were killed for lack of memory before wslgpud was started: see 'wslgpud incidents'")
 
-    threading.Thread(target=work, name="before-start", daemon=True).start()
+    in_background(work, "what happened before the first start")
 
 
 def _of_this_boot(host: Host) -> Iterator[Event]:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
@@ -138,16 +138,24 @@ def examine(
     return row, Snapshot(now, mono, 0, (report,))
 
 
+def in_background(work: Callable[[], None], what: str) -> None:
+    """Look for something at the start without delaying it; a bug in that must end nothing else."""
+
+    def guarded() -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("%s could not be examined; please report this", what)
+
+    threading.Thread(target=guarded, name="look-back", daemon=True).start()
+
+
 def examine_in_background(host: Host, store: Store, run: DaemonRun, boot_id: str, alerts: AlertManager) -> None:
     """Examine and announce without delaying the start: the journal and 9p may take long, or hang."""
 
     def work() -> None:
-        try:
-            row, kept = examine(host, store, run, boot_id, alerts.left_open)
-        except Exception:
-            log.exception("the end of the last run could not be examined; please report this")
-            return
+        row, kept = examine(host, store, run, boot_id, alerts.left_open)
         store.append(kept, urgent=True)
         alerts.report(row)
 
-    threading.Thread(target=work, name="black-box", daemon=True).start()
+    in_background(work, "the end of the last run")

@@ -43,8 +43,6 @@ MAX_MEMBERS = 40
 MAX_LATELY = 20
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
-#: lost jobs that wait to be seen
-_MAX_LOSSES = 200
 #: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
 _ROOM = 0.9
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -85,9 +83,8 @@ class AlertManager:
         self._levels = channel_factory.levels(settings)
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
-        # Closed ones are kept only for the score, and so only those that count for it.
+        # Closed ones are kept only for the score and for lost jobs, and so only those that count for these.
         self._past: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
-        self._losses: dict[int, Incident] = {}
         left: list[Incident] = []
         for incident in grouped(rows):
             left += [incident] if incident.closed_wall is None else []
@@ -134,8 +131,8 @@ class AlertManager:
     def unseen(self) -> UnseenLoss | None:
         """Return the newest lost job that nobody has seen; from any thread. Who has seen one has seen those before."""
         seen_id = self._control.now().seen_id
-        unseen = [incident for incident in self._lost if (incident.lost_id or 0) > seen_id]
-        return UnseenLoss(unseen[-1], len(unseen) - 1) if unseen else None
+        unseen = [i for i in self._known if i.lost_id is not None and i.lost_id > seen_id]
+        return UnseenLoss(max(unseen, key=lambda i: i.lost_id or 0), len(unseen) - 1) if unseen else None
 
     def see(self, number: int) -> bool:
         """Note that somebody has seen that a job was lost in an incident; False if it waits for nobody.
@@ -279,11 +276,8 @@ class AlertManager:
             log.warning("%s", done)
 
     def _keep_past(self, incident: Incident) -> None:
-        if incident.lost_id is not None:
-            self._losses[incident.id] = incident
-            for number in sorted(self._losses)[:-_MAX_LOSSES]:
-                del self._losses[number]
-        if incident.closed_wall is not None and incident.rule in alert_metrics.SCORED:
+        counts = incident.rule in alert_metrics.SCORED or incident.lost_id is not None
+        if incident.closed_wall is not None and counts:
             self._past.append(incident)
 
     def _publish(self) -> None:
@@ -291,7 +285,6 @@ class AlertManager:
         self._open = tuple(self._ledger.open.values())
         known = {i.id: i for i in (*self._past, *self._open)}  # a reported kill reopens a closed one
         self._known = [known[number] for number in sorted(known)]
-        self._lost = tuple(sorted(self._losses.values(), key=lambda i: i.lost_id or 0))
         self._score = tuple(alert_metrics.score(self._known))
 
     def _repeat(self, snapshot: Snapshot) -> None:
