@@ -26,7 +26,7 @@ def whole_numbers() -> Iterator[tuple[str, str, dict[str, int]]]:
     """Yield path, name and schema of each parameter that is a whole number."""
     document = json.loads(api.OPENAPI.read_text())
     for path, asked in document["paths"].items():
-        for parameter in asked["get"].get("parameters", ()):
+        for parameter in asked.get("get", {}).get("parameters", ()):
             shared = parameter.get("$ref", "").rpartition("/")[2]
             given = document["components"]["parameters"][shared] if shared else parameter
             if given["schema"].get("type") == "integer" and given["in"] == "query":

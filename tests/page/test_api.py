@@ -8,7 +8,9 @@ import http.client
 import json
 import re
 import threading
+import urllib.error
 import urllib.parse
+import urllib.request
 
 import bcrypt
 import pytest
@@ -323,7 +325,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
     of_now = (*endpoints.routes(_NoPublisher(), dict, dict), *api.routes(_NoPublisher(), dict, dict, list))
-    routes = (*of_now, *api_history.routes(_NoPublisher(), [], list, ""))
+    routes = (*of_now, api.seen_route(bool), *api_history.routes(_NoPublisher(), [], list, ""))
     served = {route.path for route in routes if route.path.startswith("/api/")}
 
     assert described == served
@@ -341,10 +343,13 @@ def test_who_may_not_see_the_metrics_may_not_see_this(tmp_path):
     web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
     stage = Stage(tmp_path, web=str(web))
     try:
-        paths = json.loads(api.OPENAPI.read_text())["paths"]
+        paths = [path for path, asked in json.loads(api.OPENAPI.read_text())["paths"].items() if "get" in asked]
         answers = {p: ask(stage, p.removeprefix("/api/v1/").replace("{id}", "1")) for p in paths}
         known = base64.b64encode(b"me:sesame").decode()
         allowed, _, _ = ask(stage, "live", {"Authorization": f"Basic {known}"})
+        asked = urllib.request.Request(f"{stage.url}/api/v1/seen/1", method="POST")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(asked)
     finally:
         stage.close()
 
