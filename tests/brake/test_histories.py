@@ -117,6 +117,18 @@ def test_a_card_that_lost_little_is_judged_over_the_longest_time() -> None:
     assert found_on(samples, 10.0) == ({20}, 100, 10.0)
 
 
+def test_what_was_not_measured_before_has_not_grown() -> None:
+    def windows(left_mib: int, known: bool, **mib: int) -> tuple[GpuSample, dict[str, Forecast]]:
+        gpu, now = card(left_mib, **mib)
+        return replace(gpu, demoted_bytes=0 if known else None), now
+
+    unknown = {90.0: windows(8000, known=False), 97.0: windows(4000, known=False)}
+    first = {98.0: windows(3000, known=True, p20=9000, p21=0)}
+    assert found_on(unknown | first, 10.0) is None
+    later = {104.0: windows(300, known=True, p20=9000, p21=2700)}
+    assert found_on(unknown | first | later, 10.0)[0] == {21}
+
+
 def test_after_a_pause_growth_on_a_card_is_measured_anew() -> None:
     history = VramHistory()
     for t, (gpu, now) in {90.0: card(8000, p20=100), 100.0: card(300, p20=7800)}.items():

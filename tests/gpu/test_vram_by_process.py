@@ -50,8 +50,9 @@ def test_a_driver_that_answers_for_the_caller_is_not_believed():
     assert believed(adapter([812, *own], [900, *own], own=own), process_of, CARD) is None
 
 
-def test_zeros_are_no_answer():
+def test_zeros_are_no_answer_but_a_list_of_nobody_is():
     assert believed(adapter([812, 0, 0, 0, 0]), process_of, CARD) is None
+    assert believed(adapter(), process_of, CARD) == MeasuredVram({}, 0, None)
 
 
 def test_a_budget_below_the_card_is_its_ceiling():

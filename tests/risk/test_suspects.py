@@ -65,6 +65,15 @@ def test_a_measured_program_is_no_suspect_for_the_rest() -> None:
     assert blamed(*growing) == "python3 7.py (pid 7)"
 
 
+def test_what_is_measured_from_now_on_has_not_grown_just_now() -> None:
+    def look(t: float, *, known: bool) -> Observation:
+        listed = (GpuProcess(7, "python3", 9 * GIB),) if known else ()
+        one = seen(t, process(7, t))
+        return replace(one, gpus=(replace(card(10.0 + t / 20, *listed), demoted_bytes=0 if known else None),))
+
+    assert blamed(*(look(float(t), known=t >= 40) for t in range(0, 45, 5))) != "python3 7.py (pid 7)"
+
+
 def test_a_command_run_by_guard_is_suspected_more():
     def chance(*noted: Expected) -> float:
         suspects = CardSuspects()

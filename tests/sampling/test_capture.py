@@ -188,7 +188,7 @@ def test_only_what_a_source_needs_is_kept_of_the_files_read(tmp_path):
     numbers = " ".join(str(n) for n in range(1, 50))
     recorder.files = {
         "/proc/7/stat": f"7 (py (x)) S {numbers}\n",
-        "/proc/7/status": "Name:\tpy\nUid:\t1000\t1000\nVmPeak:\t9 kB\nVmSwap:\t5 kB\n",
+        "/proc/7/status": "Name:\tpy\nTgid:\t7\nUid:\t1000\t1000\nVmPeak:\t9 kB\nVmSwap:\t5 kB\n",
         "/proc/7/cmdline": "/home/alice/bin/py\0--token=secret\0",
         "/proc/7/maps": "1-2 r-xp 0 0:1 7 /home/alice/libtorch_cuda.so\n2-3 r-xp 0 0:1 8 /home/alice/libtorch_cpu.so\n",
         "/proc/8/stat": f"8 (other) S {numbers}\n",
@@ -209,7 +209,7 @@ def test_only_what_a_source_needs_is_kept_of_the_files_read(tmp_path):
     assert kept == {
         "/proc/7/stat": f"7 (py (x)) S {' '.join(str(n) for n in range(1, 22))}\n",
         "/proc/7/comm": "py (x)\n",
-        "/proc/7/status": "Uid:\t1000\t1000\nVmSwap:\t5 kB\n",
+        "/proc/7/status": "Tgid:\t7\nUid:\t1000\t1000\nVmSwap:\t5 kB\n",
         "/proc/7/cmdline": "py\0",
         "/proc/7/maps": "0-1 r-xp 0 00:00 0 /libtorch_\n",
         "/proc/meminfo": "MemTotal: 7 kB\n",

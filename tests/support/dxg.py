@@ -1,6 +1,6 @@
 """A stand-in for ``/dev/dxg`` that answers as the source of WSL's kernel does (drivers/hv/dxgkrnl/ioctl.c).
 
-Used in process (``device``) and behind CUSE in a virtual machine (``tests/vm/guest/dxg_cuse.py``). Nobody has compared
+Used in process (``device``) and behind CUSE in a virtual machine (``tests/vm/dxg_cuse.py``). Nobody has compared
 it with the real one.
 """
 

@@ -18,12 +18,16 @@ MAX_SAMPLES = int(MAX_SECONDS / EVERY_SECONDS) + 2
 
 
 class _Held(NamedTuple):
-    """A GPU at time ``t`` (monotonic): its headroom, and VRAM by pid as its driver and as programs report it."""
+    """A GPU at time ``t`` (monotonic): its headroom, and VRAM by pid as its driver and as programs report it.
+
+    ``measured`` is whether Windows tells it, which may begin and end at any time.
+    """
 
     t: float
     left_bytes: int
     by_driver: Mapping[int, int]
     by_programs: Mapping[int, int]
+    measured: bool
 
     def by_pid(self, believed: Collection[int]) -> Mapping[int, int]:
         """Return the VRAM of each process in bytes; what a program reports itself only for these pids."""
@@ -44,7 +48,9 @@ class VramHistory:
         """Record a sample; GPUs without a forecast are forgotten."""
         by_resource = {f"gpu{gpu.index}": gpu for gpu in gpus if f"gpu{gpu.index}" in now}
         self._now = {
-            name: _Held(t, now[name].headroom_bytes, _vram(gpu.processes), _vram(gpu.told))
+            name: _Held(
+                t, now[name].headroom_bytes, _vram(gpu.processes), _vram(gpu.told), gpu.demoted_bytes is not None
+            )
             for name, gpu in by_resource.items()
         }
         self._kept = {name: self._kept.get(name, deque(maxlen=MAX_SAMPLES)) for name in self._now}
@@ -53,6 +59,9 @@ class VramHistory:
             if held.left_bytes > BEGINS_RATIO * now[name].capacity_bytes:
                 self._began[name] = held
             samples = self._kept[name]
+            if samples and samples[-1].measured != held.measured:  # what was not known was not nothing
+                samples.clear()
+                self._began[name] = held
             if not samples or t - samples[-1].t >= EVERY_SECONDS:
                 samples.append(held)
 

@@ -66,6 +66,8 @@ PATIENCE_SECONDS = 0.3
 ADAPTERS_SECONDS = 600.0
 #: What has failed is tried again after this long; for one process after the other.
 RETRY_SECONDS, REFUSED_SECONDS = 600.0, 60.0
+#: in the place of the call and the error
+HANGS = ["ioctl", "HANGS"]
 
 
 class DxgFailed(Exception):
@@ -181,8 +183,8 @@ class DxgReader:
     def read(self) -> list[dict[str, Any]]:
         """Return each adapter with ``luid``, ``vram_bytes``, ``pci``, ``own`` and ``processes``.
 
-        ``processes`` holds lists of a PID (or thread ID) and of what :meth:`DxgDevice.group` says of its VRAM; ``own``
-        is what it says of ourselves.
+        ``processes`` holds lists of a PID (or thread ID) and of what :meth:`DxgDevice.group` says of its VRAM, zeros
+        where there is no answer; ``own`` is what it says of ourselves.
 
         Raises:
             DxgFailed: the kernel or Windows does not answer; for a while, that is repeated without asking.
@@ -206,10 +208,13 @@ class DxgReader:
     def _of(self, device: DxgDevice, adapter: DxgAdapter, now: float) -> dict[str, Any]:
         luid, rows = adapter.luid, []
         for pid in device.processes(luid):
-            if pid in (0, os.getpid(), *self._refused) or self._mono() - now > MAX_SECONDS:
+            if pid in (0, os.getpid()):
+                continue
+            rows.append([pid, 0, 0, 0, 0])
+            if pid in self._refused or self._mono() - now > MAX_SECONDS:
                 continue
             try:
-                rows.append([pid, *device.group(luid, LOCAL, pid)])
+                rows[-1] = [pid, *device.group(luid, LOCAL, pid)]
             except DxgFailed as failed:
                 if failed.error != "EINVAL":
                     raise
@@ -241,7 +246,7 @@ class PatientDxgReader:
             self._thread = threading.Thread(target=self._run, name="dxg", daemon=True)
             self._thread.start()
             self._thread.join(PATIENCE_SECONDS)
-        return {"failed": ["ioctl", "HANGS"]} if self._thread.is_alive() else self._answer
+        return {"failed": HANGS} if self._thread.is_alive() else self._answer
 
     def _run(self) -> None:
         began = time.perf_counter()

@@ -50,7 +50,8 @@ def capture(session: Session) -> dict[str, Any]:
     if not Path(dxg.DEVICE).exists():
         return {"system": system, "gpus": gpus}
     # No name is in it, and LUIDs are new at every start of Windows.
-    answer, tried = dxg.PatientDxgReader(dxg.DxgReader().read).ask(), dxg.try_each()
+    answer = dxg.PatientDxgReader(dxg.DxgReader().read).ask()
+    tried = [] if answer.get("failed") == dxg.HANGS else dxg.try_each()
     return {"system": system, "gpus": gpus, "dxg": answer, "dxg_tried": tried}
 
 

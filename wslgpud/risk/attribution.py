@@ -253,6 +253,7 @@ class GpuAttribution:
         self._since: dict[_Holder, float] = {}
         self._in_windows: tuple[GpuProcess, ...] | None = None
         self._unlisted: dict[_Holder, int] = {}
+        self._measured = False
         self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
@@ -261,6 +262,11 @@ class GpuAttribution:
         for gone in [holder for holder in self._since if holder not in present]:
             del self._since[gone]
             self._held.pop(gone, None)
+            self._unlisted.pop(gone, None)
+        measured = gpu.demoted_bytes is not None
+        if measured and not self._measured:  # whoever is first seen now may have held it all along
+            self._unlisted |= {key: used for key, used in present.items() if used and key not in self._since}
+        self._measured = measured
         for program in gpu.in_windows:
             if (holder := (_IN_WINDOWS, program.name)) not in self._since:
                 self._unlisted[holder] = _unlisted_bytes(self._in_windows, program)

@@ -224,7 +224,7 @@ def _process_file(kind: str, text: str) -> str:
         libraries = sorted({match[0] for match in FRAMEWORK.finditer(text)})
         return "".join(f"0-1 r-xp 0 00:00 0 {name}\n" for name in libraries)
     if kind == "status":
-        return "".join(f"{line}\n" for line in text.splitlines() if line.startswith(("Uid:", "VmSwap:")))
+        return "".join(f"{line}\n" for line in text.splitlines() if line.startswith(("Tgid:", "Uid:", "VmSwap:")))
     # After the resident size come addresses, which only help attackers.
     head, bracket, rest = text.rpartition(")")
     return f"{head}{bracket} {' '.join(rest.split()[:22])}\n"

@@ -79,14 +79,12 @@ def believed(
         process = process_of(pid)
         if process is not None:
             held[process] = max(figures, held.get(process, figures), key=lambda one: one[2])
-    if (
-        not held
-        or sum(usage for _, _, usage, _ in held.values()) > card.used_bytes + TOLERANCE_RATIO * card.total_bytes
-    ):
+    whole = sum(usage for _, _, usage, _ in held.values())
+    if (adapter["processes"] and not held) or whole > card.used_bytes + TOLERANCE_RATIO * card.total_bytes:
         return None
-    budget, _, most, _ = max(held.values(), key=lambda one: one[2])
+    budget, _, most, _ = max(held.values(), key=lambda one: one[2], default=[0, 0, 0, 0])
     ceiling = card.used_bytes - most + budget
-    limits = most <= budget and MIN_CEILING_RATIO * card.total_bytes <= ceiling < card.total_bytes
+    limits = 0 < most <= budget and MIN_CEILING_RATIO * card.total_bytes <= ceiling < card.total_bytes
     return MeasuredVram(
         {process: usage for process, (_, _, usage, _) in held.items()},
         sum(demoted for *_, demoted in held.values()),
