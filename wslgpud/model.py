@@ -137,9 +137,8 @@ Health = Literal["ok", "absent", "failed", "late"]
 class SourceReport:
     """Health of a source beside its data, never mixed.
 
-    ``absent`` means that the machine does not have it (no PSI, no GPU): no fault. ``late`` means that a read missed its
-    deadline. ``sample`` is empty unless the health is ok; ``mono`` is when the sample was taken, so a source read every
-    few seconds shows its age.
+    ``absent``: the machine does not have it (no PSI, no GPU), which is no fault; ``late``: a read missed its deadline.
+    ``sample`` is empty unless the health is ok; ``mono`` is when it was taken, seconds ago if it is read rarely.
     """
 
     name: str
@@ -379,6 +378,7 @@ class Observation:
     late: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
     windows: RamState | None = None
+    containers: Mapping[str, int] | None = None  # bytes by session of WSL's containers, outside this VM
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

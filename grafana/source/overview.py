@@ -428,10 +428,11 @@ def _windows() -> list[Panel]:
     memory = lines(
         "Windows memory",
         "Held by WSL's virtual machine, how much of that Linux has freed without returning it to Windows, held "
-        "permanently "
-        "by Windows' kernel and drivers (growing for days: a leak), and available to all programs.",
+        "permanently by Windows' kernel and drivers (growing for days: a leak), held by WSL's containers (wslc), and "
+        "available to all programs.",
         ask(metric("windows_vm_resident_bytes"), "held by WSL"),
         ask(metric("windows_vm_unreturned_bytes"), "freed, not returned"),
+        ask(f"sum({metric('windows_containers_resident_bytes')})", "held by containers"),
         ask(metric("windows_memory_pool_nonpaged_bytes"), "kernel and drivers"),
         ask(available, "left"),
         ask(total, "RAM of Windows"),

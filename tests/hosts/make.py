@@ -408,6 +408,30 @@ def vram_above_ram() -> Machine:
     )
 
 
+def wsl3_containers() -> Machine:
+    """A build in WSL's containers has taken what Windows had left; beside it, hardly anything runs in WSL."""
+    user = "/mnt/c/Users/user/AppData/Local/wslc"
+    card = {"Name": "pid_8112_luid_0x00000000_0x0000C8A5_phys_0", "LocalUsage": 3 * GIB}
+    told = WINDOWS["probe"]["answer"]
+    windows = {
+        **told,
+        "memory": [{**told["memory"][0], "AvailableBytes": 1200 * MIB, "CommittedBytes": 70 * GIB}],
+        "programs": [*told["programs"][1:], {**card, "Program": "vmmemwslc-cli-user"}],
+        "vm": [
+            {"Name": "vmmemWSL", "WorkingSet": 4 * GIB, "Private": 4 * GIB},
+            {"Name": "vmmemwslc-cli-user", "WorkingSet": 31 * GIB, "Private": 30 * GIB},
+        ],
+    }
+    return Machine(
+        ["https://github.com/microsoft/WSL/discussions/40942", ISSUE + "41438", "https://aka.ms/wslc-settings"],
+        {**wsl_machine(KERNEL_6_18), f"{user}/settings.yaml": "session:\n  # memorySize: default\n"},
+        wsl_card(5 * GIB, 3),
+        commands=wsl_commands("3.0.1"),
+        disks=WSL_DISKS,
+        windows=windows,
+    )
+
+
 def cgroup_limit() -> Machine:
     """WSL's coming limit on everything of the user is nearly reached, and a container's inside it."""
     box = f"/wsl-user/docker/{7:064}"
@@ -461,6 +485,7 @@ MACHINES = (
     mig_container,
     no_card,
     vram_above_ram,
+    wsl3_containers,
 )
 
 

@@ -38,6 +38,7 @@ def test_processes_of_a_program_are_one_and_the_largest_is_first() -> None:
 
 def test_what_runs_in_wsl_is_no_program_of_windows() -> None:
     assert on_the_card(("vmmemWSL", GIB), ("vmmem", GIB), ("vmwp", GIB), ("game", GIB)) == {"game.exe": GIB}
+    assert on_the_card(("vmmemwslc-cli-me", GIB)) == {"vmmemwslc-cli-me": GIB}
 
 
 def test_a_process_without_a_name_has_just_ended() -> None:

@@ -25,7 +25,7 @@ ANSWER: dict[str, Any] = WINDOWS["11-english"]["probe"]["answer"]
 #: the scripts of ours, by words that only one of them has
 SCRIPTS = {
     "about": "WindowsPrincipal",
-    "probe": "vmmemWSL",
+    "probe": "vmmem",
     "toast": "ToastNotification",
     "task": "ScheduledTask",
     "size": "Win32_ComputerSystem",

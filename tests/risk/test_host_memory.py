@@ -6,11 +6,13 @@ import pytest
 
 from tests.bench.scoring import Score, read_truth
 from tests.risk.wording import headline_of
-from wslgpud.model import Level, Observation, RamState
+from wslgpud.model import Forecast, Level, Observation, RamState
+from wslgpud.risk.attribution import Attribution
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.forecast_messages import advice
 from wslgpud.risk.headroom import BalloonedMemory
 from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import observation_from_row, read_trace, row_from_observation
 from wslgpud.sources.windows import next_period
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -123,3 +125,40 @@ def test_memory_taken_back_counts_as_gone_for_a_while():
 )
 def test_a_windows_that_runs_out_is_asked_more_often(before, now, seconds):
     assert next_period(10.0, before, now) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "who"),
+    [
+        ({"wslc-cli-me": 1}, {"wslc-cli-me": 3}, "WSL's containers (wslc-cli-me)"),
+        ({}, {"wslc-cli-me": 2}, "WSL's containers (wslc-cli-me)"),
+        ({"wslc-cli-me": 1, "wslc-app": 5}, {"wslc-cli-me": 1.5, "wslc-app": 5}, "programs of Windows"),
+        ({"wslc-cli-me": 9}, {"wslc-cli-me": 9}, "programs of Windows"),
+        (None, {"wslc-cli-me": 9}, "programs of Windows"),
+    ],
+    ids=["grew", "is new", "grew less", "did not grow", "was not known before"],
+)
+def test_containers_that_take_windows_memory_are_named(before, now, who):
+    attribution, ram = Attribution(), RamState(8 * GIB, 6 * GIB, free=6 * GIB)
+
+    def sizes(session):
+        return None if session is None else {name: int(size * GIB) for name, size in session.items()}
+
+    attribution.push(Observation(t=0.0, ram=ram, containers=sizes(before)))
+    last = Observation(t=20.0, ram=ram, containers=sizes(now))
+    attribution.push(last)
+
+    assert str(attribution.windows_culprit(last, 20.0, 0.1 * GIB).who) == who
+
+
+def test_a_recording_keeps_what_containers_hold():
+    seen = Observation(t=1.0, containers={"wslc-cli-me": GIB})
+
+    assert observation_from_row(row_from_observation(seen)).containers == {"wslc-cli-me": GIB}
+    assert observation_from_row(row_from_observation(Observation(t=1.0))).containers is None
+
+
+def test_the_advice_for_containers_is_to_stop_them():
+    full = Forecast("windows", Level.WARNING, GIB, 16 * GIB, who_kind="containers", cause="growth")
+
+    assert str(advice(full)).startswith("Stop containers that you do not need (wslc stop)")

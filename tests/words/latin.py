@@ -52,6 +52,7 @@ _PROGRAMS = (
     "uvx",
     "wsl",
     "wsl.exe",
+    "wslc",
 )
 _COMMAND = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(_PROGRAMS, key=len, reverse=True)))})"

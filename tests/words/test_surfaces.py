@@ -47,6 +47,8 @@ NAMES = (
     "cert",
     "prometheus",
     "cicc",
+    "wslc-cli-user",
+    "vmmemwslc-cli-user",
     "level",
     "rule",
     *OTHERS,

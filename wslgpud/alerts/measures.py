@@ -294,6 +294,8 @@ def windows_memory(context: MeasureContext) -> Iterator[Signal]:
     for name, spec in (("vm_bytes", windows.VM), ("unreturned_bytes", windows.VM_UNRETURNED)):
         if (held := value(spec)) is not None:
             facts[name] = held
+    if containers := sum(context.snapshot.family(windows.CONTAINERS).values()):
+        facts["containers_bytes"] = containers
     if share is not None:
         if (eta_seconds := context.windows.lasts_seconds(context.snapshot.mono, left)) is not None:
             facts["eta_seconds"] = eta_seconds

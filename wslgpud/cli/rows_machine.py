@@ -116,6 +116,8 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
     }
     pairs = {name: tuple(facts[one] for one in pair) for name, pair in parts.items() if facts.keys() >= {*pair}}
     texts = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
+    for session, held in facts.get("containers_bytes", {}).items():
+        texts.append(t("containers {session} hold {held_bytes}", session=session, held_bytes=held))
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
             texts += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)

@@ -123,9 +123,10 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 def _how_to_keep_alive(*, user: bool) -> str:
     return t(
-        "Windows stops this distribution 15 s after its last terminal closes, whatever services run in it. {command}"
-        " has a scheduled task of Windows keep it running; so does instanceIdleTimeout=-1 below [general] in"
-        " %UserProfile%\\.wslconfig, after 'wsl --shutdown'.",
+        "Windows stops this distribution 15 s after its last terminal closes, whatever services run in it, unless"
+        " %UserProfile%\\.wslconfig has instanceIdleTimeout=-1 below [general] (since WSL 2.9.5 a switch in WSL"
+        " Settings; in force after 'wsl --shutdown'). Where WSL does not know that, {command} has a scheduled task of"
+        " Windows keep it running.",
         command=_typed("install", "--keep-alive", user=user),
     )
 

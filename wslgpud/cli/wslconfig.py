@@ -251,7 +251,10 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
         if asked is None:
             raise Fault("Windows' size cannot be queried from here: add --memory 64GB --processors 32")
         ram, processors = ram or asked[0], processors or asked[1]
-    return presets.settings(presets.PRESETS[name], ram, processors)
+    containers = None
+    with contextlib.suppress(files.NotFound):
+        containers = files.containers_bytes(host, ram)
+    return presets.settings(presets.PRESETS[name], ram, processors, containers or 0)
 
 
 def _document(

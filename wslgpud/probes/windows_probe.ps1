@@ -30,11 +30,12 @@ $parts = @{
         }
     }
     vm = {
-        foreach ($name in 'vmmemWSL', 'vmmem') {
-            foreach ($process in [Diagnostics.Process]::GetProcessesByName($name)) {
+        foreach ($process in [Diagnostics.Process]::GetProcesses()) {
+            $name = $process.ProcessName
+            if ($name -like 'vmmem*') {
                 @{ Name = $name; WorkingSet = $process.WorkingSet64; Private = $process.PrivateMemorySize64 }
-                $process.Dispose()
             }
+            $process.Dispose()
         }
     }
     adapters = {

@@ -14,7 +14,8 @@ names. Each part is queried separately, so a missing WMI class costs only its ow
   memory, named ``pid_7364_luid_0x00000000_0x0000C8A5_phys_0``, with the process's name where it still runs
 - ``adapters``: names of the cards by LUID, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
   https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older belong to earlier boots
-- ``vm``: the process of WSL's virtual machine, ``vmmemWSL`` on Windows 11, ``vmmem`` on 10
+- ``vm``: the processes of virtual machines: WSL's is ``vmmemWSL`` on Windows 11, ``vmmem`` on 10; a session of WSL's
+  containers is ``vmmemwslc-cli-USER``
 
 Written from this documentation and not tested on every Windows. Failures are listed under ``missing``.
 """

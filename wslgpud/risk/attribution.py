@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,10 +46,18 @@ class _Snapshot(NamedTuple):
     held: dict[tuple[int, int], int]
     pools: dict[str, int]
     linux: int | None = None  # RAM that Linux has touched and not returned, page cache included
+    containers: Mapping[str, int] | None = None
 
 
 def _linux(ram: RamState | None) -> int | None:
     return None if ram is None or ram.free is None else ram.total - ram.free
+
+
+def _grown(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> tuple[int, str]:
+    """Return the growth of the session of containers that grew most, in bytes, and its name; one may be new."""
+    if before is None or not now:
+        return 0, ""
+    return max((max(0, held - before.get(session, 0)), session) for session, held in now.items())
 
 
 def short_name(process: ProcessSample) -> str:
@@ -126,7 +134,7 @@ class Attribution:
         if not observation.processes and observation.ram is None:
             return
         held = {p.key: p.held_bytes for p in observation.processes}
-        snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram)))
+        snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram), observation.containers))
         if len(snapshots) > MAX_SNAPSHOTS:
             del snapshots[dispensable([snapshot.t for snapshot in snapshots])]
             if t - snapshots[0].t > MAX_SECONDS:
@@ -167,15 +175,20 @@ class Attribution:
         return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
 
     def windows_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
-        """Return the cause of Windows' loss of memory: this VM, or Windows' own programs."""
+        """Return the cause of Windows' loss of memory: this VM, a session of WSL's containers, or Windows' programs."""
         before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
         if before is None or before.linux is None or used is None or lost_rate <= 0:
             return NOBODY
-        seconds = now.t - before.t
-        share = max(0.0, min(1.0, (used - before.linux) / (lost_rate * seconds)))
-        if share >= CULPRIT_SHARE:
+        lost = lost_rate * (now.t - before.t)
+        share = max(0.0, min(1.0, (used - before.linux) / lost))
+        grown, session = _grown(before.containers, now.containers)
+        held = min(1.0 - share, grown / lost)
+        if share >= max(CULPRIT_SHARE, held):
             return Culprit(say("Linux, including its page cache"), "linux", lost_rate * share, share)
-        return Culprit(say("programs of Windows"), "windows", lost_rate * (1 - share), 1 - share)
+        rest = 1.0 - share - held
+        if held >= rest:
+            return Culprit(say("WSL's containers ({session})", session=session), "containers", lost_rate * held, held)
+        return Culprit(say("programs of Windows"), "windows", lost_rate * rest, rest)
 
     def _before(self, t: float) -> _Snapshot | None:
         earlier = [snapshot for snapshot in self._snapshots if snapshot.t <= t]

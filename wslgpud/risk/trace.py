@@ -149,6 +149,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
         swap=_record(SwapState, _object(row, "swap")),
         vm=_record(VmState, _object(row, "vm")),
         windows=_record(RamState, _object(row, "windows")),
+        containers=_sizes(_object(row, "containers")),
         psi={name: state for name, state in psi if state is not None},
         gpus=tuple(filter(None, gpus)),
         processes=tuple(_processes(_list(row, "procs", dict))),
@@ -167,6 +168,10 @@ _USERS = {"processes": "procs", "told": "told", "in_windows": "windows_procs"}
 
 def _users(gpu: Row) -> dict[str, tuple[GpuProcess, ...]]:
     return {name: _records(GpuProcess, _list(gpu, key, dict)) for name, key in _USERS.items()}
+
+
+def _sizes(row: Row | None) -> dict[str, int] | None:
+    return None if row is None else {name: size for name in row if (size := _value(row, name, int)) is not None}
 
 
 def _processes(rows: Iterable[Row]) -> Iterator[ProcessSample]:
@@ -198,7 +203,8 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; unknown values are omitted."""
     o = observation
     single = (("ram", o.ram), ("swap", o.swap), ("vm", o.vm), ("windows", o.windows))
-    always = {key: _row(one) for key, one in single if one is not None}
+    always: dict[str, Any] = {key: _row(one) for key, one in single if one is not None}
+    always |= {} if o.containers is None else {"containers": dict(o.containers)}
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
         "gpus": [_row(gpu) | _user_rows(gpu) for gpu in o.gpus],

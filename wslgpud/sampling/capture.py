@@ -42,6 +42,8 @@ _HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\]+)[^/\\\s]+(?:(?: [^/\\\s]+)+
 _TELLING = re.compile(
     r"dxg|NVRM: |oom-kill:|invoked oom-killer|Kill(?:ed)? process|page allocation failure|vmbus_add_channel_work"
 )
+#: the process of a session of WSL's containers, which is named after the Windows user
+_SESSION = re.compile(r"(vmmemwslc-cli-(?:admin-)?)[^\"\\]+", re.IGNORECASE)
 _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
 
 
@@ -141,7 +143,7 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
     if host.live and (recording := _nvml()):
         contents["nvml.json"] = mask.words(recording)
     with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
-        contents["windows.json"] = mask.words(json.dumps(source.ask(), indent=1)) + "\n"
+        contents["windows.json"] = _SESSION.sub(r"\1user", mask.words(json.dumps(source.ask(), indent=1))) + "\n"
     private_files.make_folder(folder)
     for name, text in contents.items():
         # Whoever owns the folder that it lies in may exchange it for a link meanwhile.

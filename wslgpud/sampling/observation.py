@@ -61,6 +61,7 @@ def observation_of(snapshot: model.Snapshot) -> model.Observation:
             if report.name in _KINDS and report.health in ("late", "failed")
         ),
         windows=_windows(snapshot),
+        containers=_containers(snapshot),
     )
 
 
@@ -84,6 +85,13 @@ def _windows(seen: model.Snapshot) -> model.RamState | None:
     known += [(limit, max(0, limit - committed))] if limit and committed is not None else []
     scarcer = min(known, key=lambda pair: pair[1] / pair[0], default=None)
     return None if scarcer is None else model.RamState(int(scarcer[0]), int(scarcer[1]))
+
+
+def _containers(seen: model.Snapshot) -> dict[str, int] | None:
+    """Return what each session of WSL's containers holds; None where Windows' processes are not known."""
+    if seen.value(windows.VM) is None:
+        return None
+    return {session: int(held) for (session,), held in seen.family(windows.CONTAINERS).items()}
 
 
 def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:

@@ -215,7 +215,9 @@ def _windows(snapshot: Snapshot) -> dict[str, Any]:
         for labels, value in snapshot.family(spec).items():
             adapters.setdefault(labels[0], {"adapter": labels[0]})[name] = value
     gpus = list(adapters.values()) or None
-    return {**{name: snapshot.value(spec) for name, spec in _WINDOWS.items()}, "gpus": gpus}
+    containers = {session: held for (session,), held in snapshot.family(windows.CONTAINERS).items()} or None
+    known = {name: snapshot.value(spec) for name, spec in _WINDOWS.items()}
+    return {**known, "gpus": gpus, "containers_bytes": containers}
 
 
 def _source(report: SourceReport, snapshot: Snapshot) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from wslgpud.host import NoData, RecordedHost, SourceError
@@ -19,7 +20,7 @@ from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.sources import Source, parse_uint, table
+from wslgpud.sources import Source, parse_uint, table, windows_processes
 from wslgpud.sources import readings as known
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
@@ -56,6 +57,14 @@ VM = gauge("windows_vm_resident_bytes", "Windows' RAM held by the process of WSL
 VM_UNRETURNED = gauge(
     "windows_vm_unreturned_bytes",
     "Of that, memory that Linux does not use: freed here, not yet returned to Windows (see autoMemoryReclaim).",
+)
+#: Their names hold that of the Windows user, or of the program that opened one.
+_SESSION_NAMES = NameLimit("session of containers", "session", 8, summed=True)
+CONTAINERS = gauge(
+    "windows_containers_resident_bytes",
+    "Windows' RAM held by a session of WSL's containers (wslc), a virtual machine of its own beside this one.",
+    "session",
+    names=(_SESSION_NAMES,),
 )
 GPU_SIZE = gauge("windows_gpu_dedicated_size_bytes", "Memory on the card, as Windows counts it.", "adapter")
 GPU_DEDICATED = gauge("windows_gpu_dedicated_bytes", "Memory in use on the card, by all programs.", "adapter")
@@ -104,13 +113,6 @@ _MAX_LINE = 4000
 #: limit of cards with a name or a use; each becomes five series that are kept for years
 _MAX_ADAPTERS = 16
 _NAME_CHARACTERS = 80
-#: the programs shown of each card, and the least that one holds; the probe's own limit is for all cards together
-MAX_PROGRAMS, MIN_PROGRAM_BYTES = 8, 64 << 20
-_PROGRAM_CHARACTERS = 40
-#: the processes of virtual machines: what runs in WSL's own is no program of Windows
-_VIRTUAL_MACHINES = frozenset({"vmmem", "vmmemwsl", "vmwp"})
-#: Windows' processes without a file
-_WITHOUT_FILE = frozenset({"system", "secure system", "registry", "memory compression"})
 
 _Luid = tuple[int, int]
 #: Known sizes, in bytes.
@@ -128,8 +130,11 @@ class Adapter(NamedTuple):
 
 
 class Facts(NamedTuple):
+    """``containers`` are the bytes that each session of WSL's containers holds."""
+
     sizes: Sizes
     adapters: tuple[Adapter, ...]
+    containers: Mapping[str, int] = MappingProxyType({})
 
 
 class WindowsSource(Source):
@@ -138,7 +143,7 @@ class WindowsSource(Source):
     name = "windows"
     lane = "windows"
     deadline_seconds = 5.0
-    metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, *_OF_ADAPTERS, GPU_PROGRAM)
+    metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, CONTAINERS, *_OF_ADAPTERS, GPU_PROGRAM)
 
     def _prepare(self) -> None:
         self.period_seconds = self.config.windows.every_seconds
@@ -261,6 +266,8 @@ def next_period(every: float, before: tuple[float, float] | None, now: tuple[flo
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
     yield from known([*facts.sizes.items(), (VM_UNRETURNED, unreturned_bytes(facts.sizes.get(VM), linux_used))])
+    for session, size in facts.containers.items():
+        yield Reading(CONTAINERS, size, (session,))
     for name, adapter in labelled(facts.adapters):
         yield from known(adapter.sizes.items(), name)
         for program in adapter.programs:
@@ -278,7 +285,7 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
     for row in _rows(answer, "adapters"):
         if (number := _whole(row.get("Luid"))) is not None:
             named[number >> 32, number & 0xFFFFFFFF] = row
-    programs = _programs(
+    programs = windows_processes.programs(
         ((int(match[2], 16), int(match[3], 16)), row.get("Program"), _whole(row.get("LocalUsage")))
         for row in _rows(answer, "programs")
         if (match := _INSTANCE.fullmatch(str(row.get("Name"))))
@@ -295,7 +302,7 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
     ]
     total = _whole(system.get("TotalVisibleMemorySize"))
     memory = {**memory, "TotalVisibleMemorySize": None if total is None else total * 1024}
-    return Facts(_sizes(_OF_WINDOWS, 0, memory) | _vm(held), tuple(adapters))
+    return Facts(_sizes(_OF_WINDOWS, 0, memory) | _vm(held), tuple(adapters), windows_processes.sessions(held))
 
 
 def from_exporter(text: str) -> Facts:
@@ -330,14 +337,14 @@ def from_exporter(text: str) -> Facts:
             held[process] = max(value, held.get(process, 0))
         elif not labels:
             values[name] = value
-    vm = _vm((process, size) for (process, _), size in held.items())
+    sizes = [(process, size) for (process, _), size in held.items()]
     by_pid = {pid: process for process, pid in held}
-    programs = _programs((luid, by_pid.get(pid), size) for luid, pid, size in on_cards)
+    programs = windows_processes.programs((luid, by_pid.get(pid), size) for luid, pid, size in on_cards)
     adapters = (
         Adapter(luid, names.get(luid, ""), _sizes(_OF_ADAPTERS, 1, card), programs.get(luid, ()))
         for luid, card in cards.items()
     )
-    return Facts(_sizes(_OF_WINDOWS, 1, values) | vm, tuple(adapters))
+    return Facts(_sizes(_OF_WINDOWS, 1, values) | _vm(sizes), tuple(adapters), windows_processes.sessions(sizes))
 
 
 def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
@@ -372,27 +379,8 @@ def _sizes(names: Mapping[MetricSpec, tuple[str, str]], way: int, values: Mappin
 
 
 def _vm(held: Iterable[tuple[str, int]]) -> dict[MetricSpec, int]:
-    """Return the memory of WSL's VM; next to a ``vmmemWSL``, a ``vmmem`` belongs to another VM."""
-    sizes: dict[str, int] = {}
-    for name, size in held:
-        sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
-    most = sizes.get("vmmemwsl") or sizes.get("vmmem")
+    most = windows_processes.vm_bytes(held)
     return {VM: most} if most else {}
-
-
-def _programs(rows: Iterable[tuple[_Luid, object, int | None]]) -> dict[_Luid, tuple[GpuProcess, ...]]:
-    """Return the largest programs of each card, from the use of each process; one without a name has just ended."""
-    found: dict[_Luid, Counter[str]] = defaultdict(Counter)
-    for luid, process, size in rows:
-        name = one_line(process, _PROGRAM_CHARACTERS).removesuffix(".exe") if isinstance(process, str) else ""
-        if name and size is not None and name.lower() not in _VIRTUAL_MACHINES:
-            found[luid][name if name.lower() in _WITHOUT_FILE else f"{name}.exe"] += size
-    return {
-        luid: tuple(
-            GpuProcess(0, name, size) for name, size in held.most_common(MAX_PROGRAMS) if size >= MIN_PROGRAM_BYTES
-        )
-        for luid, held in found.items()
-    }
 
 
 def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:

@@ -64,6 +64,13 @@ QUOTED = (
     "no kernel image is available for execution on the device",
     "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed",
     "error",
+    # of wsl3-containers: programs of Windows, and the key that its user has to change
+    "chrome.exe",
+    "dwm.exe",
+    "vmmemwslc-cli-user",
+    "wslc settings",
+    "wslc",
+    "session.memorySize",
 )
 
 
@@ -147,6 +154,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.version",
         "wsl.systemd",
         "wsl.stays",
+        "wsl.containers",
         "wsl.interop",
         "wsl.relays",
         "wslconfig.valid",
@@ -167,6 +175,7 @@ def test_ids_never_change_once_they_are_out():
         "wsl.version",
         "wsl.systemd",
         "wsl.stays",
+        "wsl.containers",
         "wsl.interop",
         "wsl.relays",
         "wslconfig.valid",

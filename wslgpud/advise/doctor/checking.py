@@ -37,8 +37,14 @@ WINDOWS_DRIVE_FULL = say(
     "free up the Windows drive, then run 'wsl --shutdown' there; if it persists: "
     "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
 )
+#: the key, which older releases of WSL know as well, comes before our scheduled task
+KEEPS_RUNNING = say(
+    "[general]\ninstanceIdleTimeout=-1   # in .wslconfig, as the switch in WSL Settings writes it (since 2.9.5); or: "
+    "wslgpud wslconfig apply training"
+)
 _SOURCES = rows(record({"name": text, "health": text}))
 _CARDS = rows(record({"uuid": text}, {"in_windows": rows(record({"name": text, "used_bytes": uint}))}))
+_RAM = record({"memory_total_bytes": uint})
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
 
 
@@ -100,6 +106,19 @@ class Evidence:
         folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE))
         found = answering(folders, lambda _: None) if self.host.live else None
         return found[1] if found else {}
+
+    @cached_property
+    def windows_ram(self) -> int | None:
+        """Windows' RAM, as the daemon or the recording knows it; else twice ours where that is WSL's default."""
+        if self.host.recorded:
+            with suppress(NoData):
+                return self.windows_facts.sizes.get(windows.TOTAL)
+        told = self._daemon.get("windows")
+        if told is not None and _RAM(told):
+            return int(told["memory_total_bytes"])
+        file = self.wslconfig
+        limited = file.error or (file.parsed is not None and file.parsed.get("wsl2.memory") is not None)
+        return None if limited else 2 * self.memory["MemTotal"]
 
     def programs_in_windows(self, gpu: GpuSample) -> tuple[GpuProcess, ...]:
         """Return Windows' largest programs on a card, as the daemon or the recording knows them."""

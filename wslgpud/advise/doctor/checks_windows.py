@@ -6,7 +6,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checking import (
+    KEEPS_RUNNING,
+    Evidence,
+    Outcome,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    skipped,
+    unknown,
+)
 from wslgpud.advise.doctor.checks_gpu import PAGE_FILE, most_vram
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import DeliveryError
@@ -16,6 +27,7 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.probes import keep_alive
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources import windows
+from wslgpud.sources.windows_processes import MIN_PROGRAM_BYTES
 from wslgpud.words import Message, MessageLike, all_of, say
 from wslgpud.words.units import one_line
 
@@ -105,7 +117,11 @@ def virtual_machine(machine: Evidence) -> Outcome:
             ),
             _RECLAIM,
         )
-    return good(say("its process holds {size_bytes}", size_bytes=held))
+    containers = sum(machine.windows_facts.containers.values())
+    more = {"containers_bytes": containers} if containers else {}
+    return good(
+        say("its process holds {size_bytes}[; its containers (wslc) hold {containers_bytes}]", size_bytes=held, **more)
+    )
 
 
 @check("windows.gpus", "GPUs in Windows", "probe")
@@ -133,7 +149,7 @@ def programs(machine: Evidence) -> Outcome:
     missing = machine.windows_answer.get("missing")
     if not told and isinstance(missing, dict) and {"programs", "gpu"} & missing.keys():
         return note(_missing(machine.windows_answer, "programs", "gpu"))
-    return good(all_of(told) or say("none holds {least_bytes}", least_bytes=windows.MIN_PROGRAM_BYTES))
+    return good(all_of(told) or say("none holds {least_bytes}", least_bytes=MIN_PROGRAM_BYTES))
 
 
 @check("windows.page_file", "Page file for VRAM", "probe")
@@ -182,13 +198,12 @@ def toast(machine: Evidence) -> Outcome:
 @check("windows.task", "Scheduled task", "windows")
 def task(machine: Evidence) -> Outcome:
     """A task at log-on keeps the distribution, and so the daemon and every training, running without a terminal."""
-    remedy = say("[general]\ninstanceIdleTimeout=-1   # in .wslconfig; or: wslgpud wslconfig apply training")
     try:
         result = one_line(keep_alive.does(machine.host, "try"))
     except (NoData, SourceError) as error:
-        return _refused(error.message, remedy)
+        return _refused(error.message, KEEPS_RUNNING)
     if result != "0x0":
-        return problem(say("Windows ran it, and it ended with {status}", status=result), remedy)
+        return problem(say("Windows ran it, and it ended with {status}", status=result), KEEPS_RUNNING)
     return good(say("created, run and removed again"))
 
 

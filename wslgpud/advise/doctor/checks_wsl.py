@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from wslgpud.advise.doctor.checking import (
+    KEEPS_RUNNING,
     Evidence,
     Outcome,
     WslConfig,
@@ -17,8 +18,9 @@ from wslgpud.advise.doctor.checking import (
     unknown,
 )
 from wslgpud.advise.doctor.torches import version
-from wslgpud.advise.wslconfig import compare
+from wslgpud.advise.wslconfig import compare, files
 from wslgpud.advise.wslconfig.check import remarks
+from wslgpud.advise.wslconfig.presets import WINDOWS_BYTES
 from wslgpud.host import NoData, SourceError
 from wslgpud.probes.interop import BINFMT
 from wslgpud.words import Message, say, says
@@ -80,8 +82,34 @@ def stays(machine: Evidence) -> Outcome:
     if isinstance(timeout, int) and timeout < 0:
         return good(say("instanceIdleTimeout={value}: the distro keeps running", value=timeout))
     idle = 15 if timeout is None else int(timeout) / 1000
-    remedy = say("[general]\ninstanceIdleTimeout=-1   # in .wslconfig; or: wslgpud wslconfig apply training")
-    return note(say("WSL stops this distro {idle_seconds} after its last terminal closes", idle_seconds=idle), remedy)
+    return note(
+        say("WSL stops this distro {idle_seconds} after its last terminal closes", idle_seconds=idle), KEEPS_RUNNING
+    )
+
+
+@check("wsl.containers", "Room for containers", "wsl")
+def containers(machine: Evidence) -> Outcome:
+    """Containers of WSL 3 (wslc) run in a virtual machine of their own, which may take half of Windows' RAM as well."""
+    ram = machine.windows_ram
+    try:
+        most = files.containers_bytes(machine.host, ram)
+    except files.NotFound as error:
+        return unknown(error.message)
+    if most is None:
+        return skipped(say("this Windows user has none"))
+    if ram is None:
+        return unknown(say("Windows' RAM is not known"))
+    facts = {"wsl_bytes": machine.memory["MemTotal"], "containers_bytes": most, "total_bytes": ram}
+    found = say("WSL may take {wsl_bytes} and its containers {containers_bytes} of {total_bytes} in Windows", **facts)
+    if facts["wsl_bytes"] + most + WINDOWS_BYTES <= ram:
+        return good(found)
+    return note(
+        found,
+        say(
+            "wslc settings   # in Windows: a smaller session.memorySize; {command} shows a memory= that leaves room",
+            command="wslgpud wslconfig preset training",
+        ),
+    )
 
 
 @check("wsl.interop", "Windows programs", "wsl")

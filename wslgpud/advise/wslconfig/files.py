@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes import interop
+from wslgpud.probes import interop, wsl_config
 from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
@@ -23,6 +23,8 @@ MAX_BYTES = 1 << 20
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
 _STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
+#: https://aka.ms/wslc-settings: by default half of the RAM, as a comment says there
+_SESSION_MEMORY = re.compile(r"^\s+memorySize:\s*[\"']?(\d+[KMGT]?B)\b", re.MULTILINE)
 #: starting a Windows program takes a second, and ten when Windows is busy
 _INTEROP_SECONDS = 20.0
 
@@ -95,6 +97,23 @@ def windows_size(host: Host) -> tuple[int, int] | None:
     )
     words = _powershell(host, script).split()
     return (int(words[0]), int(words[1])) if len(words) == 2 and all(map(str.isdecimal, words)) else None
+
+
+def containers_bytes(host: Host, ram_bytes: int | None) -> int | None:
+    """Return the most RAM that a session of WSL's containers may take; None where this Windows user never had one.
+
+    Raises:
+        NotFound: the Windows user is unknown.
+    """
+    folder = f"{find(host).rpartition('/')[0]}/AppData/Local/wslc"
+    if not host.exists(folder):
+        return None
+    try:
+        text = read(host.path(f"{folder}/settings.yaml")).text
+    except OSError:
+        text = ""
+    written = _SESSION_MEMORY.search(text)
+    return (written and wsl_config.size(written[1])) or (ram_bytes or 0) // 2
 
 
 def declared(path: str | os.PathLike[str]) -> WslFile:

@@ -64,18 +64,20 @@ class Setting(NamedTuple):
     why: Message
 
 
-def settings(preset: Preset, memory_bytes: int, processors: int) -> list[Setting]:
-    """Return a preset's settings for Windows' RAM and logical processors."""
-    whole = round(memory_bytes / GIB)
-    spared = max(whole - WINDOWS_BYTES // GIB, whole // 2)
+def settings(preset: Preset, memory_bytes: int, processors: int, containers_bytes: int = 0) -> list[Setting]:
+    """Return a preset's settings for Windows' RAM and logical processors, beside a session of WSL's containers."""
+    whole, containers = round(memory_bytes / GIB), round(containers_bytes / GIB)
+    spared = max(whole - WINDOWS_BYTES // GIB - containers, whole // (4 if containers else 2))
     memory = max(1, min(round(memory_bytes * preset.memory_ratio / GIB), spared))
     threads = max(1, min(round(processors * preset.processors_ratio), max(processors - WINDOWS_PROCESSORS, 1)))
     swap = max(1, round(memory * preset.swap_ratio))
     of_memory = say(
-        "{share_ratio} of {total_bytes}, taken on demand; Windows keeps {rest_bytes}",
+        "{share_ratio} of {total_bytes}, taken on demand; Windows keeps {rest_bytes}[, of which WSL's containers may "
+        "take {containers_bytes}: less with session.memorySize, see 'wslc settings']",
         share_ratio=memory / whole,
         total_bytes=whole * GIB,
         rest_bytes=(whole - memory) * GIB,
+        **({"containers_bytes": containers_bytes} if containers else {}),
     )
     of_processors = say(
         "{share_ratio} of {number}; the rest keeps Windows responsive",

@@ -209,15 +209,20 @@ function windows({ windows: host }) {
   if (!host) return null;
   const { memory_total_bytes: all, memory_available_bytes: free, committed_bytes: promised, commit_limit_bytes: most } = host;
   const spilled = (host.gpus ?? []).map((gpu) => [gpu.adapter, gpu.shared_bytes]).filter(([, bytes]) => bytes !== undefined);
+  const sessions = Object.entries(host.containers_bytes ?? {});
+  const boxed = sum(sessions.map(([, bytes]) => bytes));
+  const programs = all - free - (host.vm_bytes ?? 0) - boxed;
   return h("section", { class: "card resource fades", "data-key": "windows" },
     h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("host of this virtual machine"))),
     free === undefined || all === undefined ? null : [
       h("p", { class: "big" }, h("strong", {}, size(free)), h("span", { class: "dim" }, t("left of {all}", { all: size(all) }))),
-      layers([["a", (all - free - (host.vm_bytes ?? 0)) / all], ["b", (host.vm_bytes ?? 0) / all]], null, `${t("used")} ${size(all - free)}`),
-      keys([["a", `${t("used")} ${size(Math.max(0, all - free - (host.vm_bytes ?? 0)))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`], ["", `${t("free")} ${size(free)}`]])],
+      layers([["a", programs / all], ["b", (host.vm_bytes ?? 0) / all], ["c", boxed / all]], null, `${t("used")} ${size(all - free)}`),
+      keys([["a", `${t("used")} ${size(Math.max(0, programs))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`],
+        boxed ? ["c", `${t("containers")} ${size(boxed)}`] : null, ["", `${t("free")} ${size(free)}`]])],
     h("dl", { class: "facts" },
       promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, " ", t("of {all}", { all: size(most) }))]),
       host.vm_unreturned_bytes === undefined ? null : fact(t("not returned by WSL"), size(host.vm_unreturned_bytes)),
+      sessions.map(([name, bytes]) => fact(t("containers"), [size(bytes), named(` ${name}`, { class: "dim small" })])),
       spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("GPU memory in RAM")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
