@@ -28,6 +28,7 @@ THRESHOLDS = {
     "windows_disk_full": "warning:1.073741824e+10/5s critical:2147483648/5s clear:1.288490189e+10/60s falling",
     "read_only_disk": "critical:1/5s clear:1/10s",
     "source_stale": "warning:60/0s clear:1/5s",
+    "cache_returned": "info:1/0s clear:1/600s momentary",
     "clock_jump": "info:1/0s clear:1/600s momentary",
     "store_failing": "warning:1/30s critical:1/600s clear:1/10s",
     "store_damaged": "warning:1/0s clear:1/10s",

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.hosts.machines import HERE as HOSTS
 from wslgpud.app.daemon import Daemon
 from wslgpud.app.loop import Answers
+from wslgpud.app.return_cache import CacheReturner
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.model import Forecast, Level, Transition
+from wslgpud.model import Event, Forecast, Level, Transition
 from wslgpud.store import Store, StoreError
 
 
@@ -160,3 +161,25 @@ def test_only_while_the_brake_ends_a_job_samples_hurry(
     loop.tick()
 
     assert bool(hurried) is ending
+
+
+def test_page_cache_given_back_is_an_alert_and_an_event(service: tuple[Daemon, socket.socket]) -> None:
+    loop, shorts = service[0].loop, []
+    sizes = {"freed_bytes": 4 << 30, "available_bytes": 2 << 30, "total_bytes": 64 << 30}
+    events = [Event("cache_returned", 1.7e9, "gave {freed_bytes} back", sizes)]
+
+    class Returner:
+        def tick(self, _: Any, *, short: bool) -> Iterator[Event]:
+            shorts.append(short)
+            while events:
+                yield events.pop()
+
+    loop.returner = cast("CacheReturner", Returner())
+    loop.tick()
+    loop.tick()
+    assert loop.answers.latest is not None
+    rules = [one.incident.rule for one in loop.answers.latest.incidents]
+
+    assert "cache_returned" in rules
+    assert [e.kind for e in loop.answers.latest.state.snapshot.events if e.kind == "cache_returned"] != []
+    assert shorts == [False, False]

@@ -256,7 +256,7 @@ def test_a_refused_configuration_stops_an_upgrade_before_changes(home: Home, mon
     ("options", "said"),
     [
         (Options(extras=["plot"]), r"there is no plot: one of apprise, otlp, parquet, plots,"),
-        (Options(allowed=["hom"]), r"there is no hom: one of brake, desktop, home, save-signal, wsl"),
+        (Options(allowed=["hom"]), r"there is no hom: one of brake, desktop, home, return-cache, save-signal, wsl"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_valid_ones_listed(home: Home, options: Options, said: str) -> None:

@@ -129,6 +129,7 @@ NOT_SHOWN = {
     "wslgpud_processes": "how many there are says nothing of what they do",
     "wslgpud_risk_culprit_info": "the verdict and the incidents name it; alerts take the name from it",
     "wslgpud_store_replication_queue_ticks": "there only where the history is copied to a database server",
+    "wslgpud_windows_returned_cache_bytes_total": "only with windows.return_cache; an alert says each time how much",
     "wslgpud_swap_zram_free_bytes": "there only where swap is on zram, beside the swap of all panels",
     "wslgpud_swap_zram_total_bytes": "there only where swap is on zram, beside the swap of all panels",
     "wslgpud_source_last_success_timestamp_seconds": "the age of values says the same; alerts use it",

@@ -17,6 +17,7 @@ from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.sources.disk_errors import BRIDGE
+from wslgpud.sources.memory import clean_cache_bytes
 from wslgpud.words import Fact, MessageLike
 
 #: without PSI: bytes per second that must continuously go both into and out of swap to count as thrashing. A tenth of a
@@ -29,6 +30,8 @@ ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 #: minimum change for a trend of Windows' memory, which is queried every few seconds
 TREND_SECONDS, FELL_RATIO = 120.0, 0.1
+#: page cache that is worth giving back to Windows
+MANY_CACHE_BYTES = 2 << 30
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu", "memory"})
 #: how resources begin that a source of memory tells of -> the place of alerts about that source
@@ -291,15 +294,22 @@ def windows_memory(context: MeasureContext) -> Iterator[Signal]:
         if share is None or promised / limit < share:
             left, share = promised, promised / limit
             facts |= {"commit_left_bytes": promised, "commit_limit_bytes": limit}
-    for name, spec in (("vm_bytes", windows.VM), ("unreturned_bytes", windows.VM_UNRETURNED)):
-        if (held := value(spec)) is not None:
-            facts[name] = held
-    if containers := sum(context.snapshot.family(windows.CONTAINERS).values()):
-        facts["containers_bytes"] = containers
+    facts |= _held(context.snapshot)
     if share is not None:
         if (eta_seconds := context.windows.lasts_seconds(context.snapshot.mono, left)) is not None:
             facts["eta_seconds"] = eta_seconds
         yield Signal("windows", share, facts)
+
+
+def _held(seen: Snapshot) -> dict[str, Fact]:
+    """Return what WSL holds of Windows' memory, and how much of it could be given back."""
+    found = {"vm_bytes": seen.value(windows.VM), "unreturned_bytes": seen.value(windows.VM_UNRETURNED)}
+    cache, containers = clean_cache_bytes(seen), sum(seen.family(windows.CONTAINERS).values())
+    found |= {
+        "cache_bytes": cache if (cache or 0) >= MANY_CACHE_BYTES else None,
+        "containers_bytes": containers or None,
+    }
+    return {name: size for name, size in found.items() if size is not None}
 
 
 def state_space(context: MeasureContext) -> Iterator[Signal]:

@@ -30,6 +30,8 @@ OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
 KILLED_BEFORE = "killed_before"
 #: the driver has been silent for so long that its memory is no longer the news
 DRIVER_GONE = "gpu_driver_gone"
+#: Windows has little memory left; ``app/return_cache.py`` may help
+WINDOWS_MEMORY_LOW = "windows_memory_low"
 #: the rule that the score counts and reports examine
 OOM_KILL = "oom_kill"
 #: a kill by systemd-oomd or earlyoom
@@ -91,6 +93,10 @@ _W, _C = Level.WARNING, Level.CRITICAL
 _DAEMON_KILL = measures.happened(DAEMON_KILL, "ram", "daemon", "victim", "reason", "pid")
 
 
+#: page cache given back to Windows, see ``app/return_cache.py``
+_RETURNED = measures.happened("cache_returned", "windows", "freed_bytes", "available_bytes", "total_bytes")
+
+
 def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
     """Declare a rule for momentary events."""
     return Rule(name, measure, (Threshold(level, 1.0),), 1.0, burst_seconds, momentary=True)
@@ -129,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     Rule("training_slowed", training_measures.slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
     # Windows' own detector of exhaustion (event 2004) fires when nearly all of the commit limit is used; Windows
     # programs fail before Linux ones do: https://github.com/microsoft/WSL/issues/41285
-    Rule("windows_memory_low", measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
+    Rule(WINDOWS_MEMORY_LOW, measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
     Rule(
         "state_disk_full",
         measures.state_space,
@@ -137,6 +143,7 @@ RULES: tuple[Rule, ...] = (
         2.5 * _GIB,
         30,
     ),
+    _happens("cache_returned", _RETURNED, Level.INFO, _NEWS_SECONDS),
     # The distribution's virtual disk grows on it, and becomes read-only when it is full:
     # https://github.com/microsoft/WSL/issues/6986
     Rule(

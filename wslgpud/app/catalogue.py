@@ -7,7 +7,7 @@ import sys
 from wslgpud import verdict
 from wslgpud.advise import checkups
 from wslgpud.alerts import alert_metrics as alerts
-from wslgpud.app import systemd
+from wslgpud.app import return_cache, systemd
 from wslgpud.brake import brake_metrics as brake
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
@@ -21,7 +21,8 @@ from wslgpud.stress import stress_metrics as stress
 
 def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
-    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, systemd, publisher, otlp)
+    mine = (return_cache, systemd)
+    declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, *mine, publisher, otlp)
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 

@@ -25,6 +25,7 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.loop import Answers, Loop
+from wslgpud.app.return_cache import CacheReturner
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
@@ -146,12 +147,17 @@ class Daemon:
         place = Installation(socket.gethostname(), self._folder.resolve(), file.parent, language)
         alerts = self._alerts(store, place)
         stack.callback(alerts.close, STOP_SECONDS)
-        brake = self._brake(stack, alerts)
+        brake, returner = self._brake(stack, alerts), self._returner(stack)
         self.answers = answers = Answers(store)
         verdicts = VerdictMetrics()
         publisher = Publisher(catalogue(), host.clock)
-        for readings in (alerts.readings, systemd.readings, verdicts.readings, *([brake.readings] if brake else [])):
-            publisher.add_collector(readings)
+        for told in (
+            alerts.readings,
+            systemd.readings,
+            verdicts.readings,
+            *(one.readings for one in (brake, returner) if one),
+        ):
+            publisher.add_collector(told)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         doctor_runner = Checkups(self._checkup, host.clock)
         table = [
@@ -188,6 +194,7 @@ class Daemon:
             self._systemd,
             translator(language),
             here,
+            returner,
         )
         stack.callback(self.loop.keep_lessons, last=True)
         self.loop.recall_lessons(host.clock.wall())
@@ -245,6 +252,14 @@ class Daemon:
         brake = Brake(self._config.brake, self._host, folder, self._watchdog)
         stack.callback(brake.close)
         return brake
+
+    def _returner(self, stack: ExitStack) -> CacheReturner | None:
+        """Return what gives page cache back to Windows, if that is on."""
+        if not (self._config.windows.return_cache and self._host.live):
+            return None
+        returner = CacheReturner(self._host)
+        stack.callback(returner.close, STOP_SECONDS)
+        return returner
 
     def _checkup(self) -> Findings:
         """Return the doctor's findings; without torch, whose check starts users' Pythons and is left to the command."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wslgpud.active_runs.notes import Note
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
-from wslgpud.app import systemd, training_warnings
+from wslgpud.app import return_cache, systemd, training_warnings
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
@@ -25,6 +25,7 @@ from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, de
 from wslgpud.words import Translator, translator
 
 if TYPE_CHECKING:
+    from wslgpud.app.return_cache import CacheReturner
     from wslgpud.brake.brake import Brake
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Loop:
     service: systemd.Notifier
     translator: Translator
     note: Note | None
+    returner: CacheReturner | None = None
     _warned: bool = field(default=False, init=False)
     _runs_known: int = field(default=0, init=False)
     _bugs: dict[str, str] = field(default_factory=dict, init=False)
@@ -98,6 +100,7 @@ class Loop:
         paused_jobs = () if self.brake is None else self.brake.document()
         self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, paused_jobs)
         self._tell_trainings(state, standing)
+        self._return_cache(state, standing)
         self.publisher.publish(state.snapshot)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -109,6 +112,13 @@ class Loop:
         if self.note is not None and (warned or self._warned):
             self.note.tell("warns" if warned else "", facts={"warned": warned})
         self._warned = bool(warned)
+
+    def _return_cache(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
+        """Give page cache back while Windows is short of memory, if that is on."""
+        if self.returner is not None:
+            with self._survived("giving page cache back failed at this tick; please report this"):
+                short = return_cache.is_short(state.forecasts, standing)
+                self.pipeline.told += self.returner.tick(state.snapshot, short=short)
 
     def recall_lessons(self, now_wall: float) -> None:
         """Give the engine the lessons of earlier runs.

@@ -26,6 +26,12 @@ def mount_point() -> str:
     return ""
 
 
+def reclaim_file() -> str:
+    """Return the root cgroup's file that has memory reclaimed (Linux 5.19 and newer); empty where there is none."""
+    path = f"{mount_point()}/memory.reclaim"
+    return path if Path(path).exists() else ""
+
+
 def folder_of(path: str) -> str:
     """Return the folder of a cgroup given its path as in /proc/PID/cgroup; empty for the root or a malformed path."""
     top = mount_point()

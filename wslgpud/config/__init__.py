@@ -60,6 +60,11 @@ class Windows:
         shows="address",
     )
     every_seconds: float = key(10.0, "time between two queries to Windows", low=1, high=600)
+    return_cache: bool = key(
+        False,
+        "give page cache back while Windows is short of memory; files dropped so are read from the disk again, as in a "
+        "training's next epoch; needs 'wslgpud service install --allow return-cache'",
+    )
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,8 @@ class SamplingPipeline:
         self._pace = SamplingPace(config.sampling)
         self._settings = config.sampling
         self._last_full_mono = -math.inf
+        #: events that others add to the next tick
+        self.told: list[Event] = []
         self.delay_seconds = config.sampling.interval_seconds
 
     def tick(self) -> tuple[PipelineState, Sequence[Transition]]:
@@ -149,7 +151,8 @@ class SamplingPipeline:
         unreported = (
             (texts["ended" if failure.program else "freed"], failure._asdict()) for failure in assessment.failures
         )
-        events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
+        failed = (Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
+        events, self.told = (*failed, *self.told), []
         for event in events:
             log.info("%s", event.message)
         return assessment, SourceReport(

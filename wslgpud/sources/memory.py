@@ -6,7 +6,7 @@ import os
 
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
-from wslgpud.model import Reading, Sample
+from wslgpud.model import Reading, Sample, Snapshot
 from wslgpud.sources import Source, parse_uint, readings, table, zfs_arc, zram
 from wslgpud.words import say
 
@@ -141,6 +141,12 @@ def meminfo(text: str) -> dict[str, int]:
         if part in found and found[part] > found.get(whole, _MOST_BYTES):
             del found[part]
     return found
+
+
+def clean_cache_bytes(seen: Snapshot) -> int | None:
+    """Return the page cache that can go without a write: files in RAM (tmpfs) and unwritten data stay."""
+    cached, *others = (seen.value(MEMINFO[line]) for line in ("Cached", "Shmem", "Dirty", "Writeback"))
+    return None if cached is None else max(0, int(cached - sum(other or 0 for other in others)))
 
 
 def vmstat(text: str) -> list[Reading]:

@@ -214,6 +214,7 @@ def test_ids_never_change_once_they_are_out():
         "rights.processes",
         "rights.secrets",
         "rights.brake",
+        "rights.return_cache",
         "service.runs",
     }
     assert len({c.id for c in CHECKS}) == len(CHECKS)

@@ -10,7 +10,7 @@ import pytest
 from tests.advise.doctor.conftest import outcome
 from wslgpud.advise.doctor import _lacking, checking, checks_brake
 from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus
-from wslgpud.advise.doctor.checks_brake import _rights
+from wslgpud.advise.doctor.checks_brake import _may_reclaim, _rights
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.config import BrakeSettings, Config
 from wslgpud.host import Host
@@ -58,6 +58,23 @@ def test_the_brake_of_a_running_daemon_is_judged(
 
     assert said.state == state
     assert str(said.found).startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "here", "state", "fix"),
+    [
+        ("Uid:\t0\nCapEff:\t0\n", False, "good", ""),
+        ("Uid:\t990\nCapEff:\t2\n", True, "good", ""),
+        ("Uid:\t990\nCapEff:\t20\n", True, "problem", "sudo wslgpud service install --allow return-cache"),
+        ("Uid:\t990\nCapEff:\t2\n", False, "problem", "wsl --update"),
+        ("Uid:\t\n", True, "could not tell", ""),
+    ],
+)
+def test_giving_page_cache_back_needs_roots_file_and_its_right(status, here, state, fix):
+    said = _may_reclaim(status, here=here)
+
+    assert said.state == state
+    assert fix in str(said.remedy)
 
 
 @pytest.mark.parametrize("check", ["rights.brake", "rights.secrets", "service.runs"])

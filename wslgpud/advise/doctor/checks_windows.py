@@ -45,6 +45,9 @@ _RECLAIM = say(
     "{command}   # for good: a smaller memory= below [wsl2] in .wslconfig",
     command="sync; sudo sysctl vm.drop_caches=1 vm.compact_memory=1",
 )
+_RETURN = say(
+    "{reclaim}\nreturn_cache = true   # below [windows] of wslgpud's configuration: it does that", reclaim=_RECLAIM
+)
 #: rebuilds the registry of Windows' performance counters, which sometimes breaks:
 #: https://learn.microsoft.com/windows-server/administration/windows-commands/lodctr
 _COUNTERS = in_windows("lodctr /R")
@@ -115,7 +118,7 @@ def virtual_machine(machine: Evidence) -> Outcome:
             say(
                 "its process holds {size_bytes}, {cache_bytes} of it page cache; Windows has {left_ratio} left", **facts
             ),
-            _RECLAIM,
+            _RECLAIM if machine.config.windows.return_cache else _RETURN,
         )
     containers = sum(machine.windows_facts.containers.values())
     more = {"containers_bytes": containers} if containers else {}
