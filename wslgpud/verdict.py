@@ -83,6 +83,12 @@ class Verdict(NamedTuple):
         calm = self.level is not None and self.level < Level.WARNING
         return "killed" if self.lost is not None and calm else self.label
 
+    @property
+    def command(self) -> str:
+        """The command that asks the culprit to stop; empty where nothing is wrong, or the culprit only probable."""
+        sure = self.pid is not None and isinstance(self.who, str)
+        return f"kill -INT {self.pid}" if sure and self.level is not None and self.level >= Level.WARNING else ""
+
 
 #: WSL1 (https://github.com/microsoft/WSL/issues/296), Linux before 3.14, lxcfs before 2.0 (lxc/lxcfs#56). What is free
 #: or cached does not stand in for it: WSL1 reports no cache, and such containers the whole machine's.

@@ -41,18 +41,18 @@ LEAK = Forecast(
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (LEAK, "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
+        (LEAK, "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +17 MiB/s, 14 of 24 GiB left"),
         (
             replace(LEAK, resource="cgroup:/train"),
-            "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left",
+            "cgroup /train full in about 43 s (31-100): python3 train.py (pid 8932) +17 MiB/s, 14 of 24 GiB left",
         ),
         (
             replace(LEAK, resource="cgroup:/user.slice/user-1000.slice/train.scope"),
-            ("cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
+            ("cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932) +17 MiB/s, 14 of 24 GiB left"),
         ),
         (
             replace(LEAK, level=Level.INFO),
-            ("At this rate RAM is full in about 43 s: python3 train.py (pid 8932) +1.0 GiB/min, 14 of 24 GiB left"),
+            ("At this rate RAM is full in about 43 s: python3 train.py (pid 8932) +17 MiB/s, 14 of 24 GiB left"),
         ),
         (
             replace(LEAK, cause="paused", eta_seconds=None, window_seconds=96.0),
@@ -68,12 +68,9 @@ LEAK = Forecast(
         ),
         (
             replace(LEAK, cause="pressure", eta_seconds=60.0, who=""),
-            "Programs stall for lack of RAM: +1.0 GiB/min, 14 of 24 GiB left",
+            "Programs stall for lack of RAM: +17 MiB/s, 14 of 24 GiB left",
         ),
-        (
-            replace(LEAK, headroom_bytes=0),
-            "RAM is full: python3 train.py (pid 8932) +1.0 GiB/min, 0 KiB of 24 GiB left",
-        ),
+        (replace(LEAK, headroom_bytes=0), "RAM is full: python3 train.py (pid 8932) +17 MiB/s, 0 KiB of 24 GiB left"),
         (
             replace(LEAK, cause="", eta_seconds=None, headroom_bytes=GIB, rate_bytes_per_second=0.0),
             "RAM is nearly full: python3 train.py (pid 8932), 1.0 of 24 GiB left",
@@ -171,28 +168,25 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
     ("forecast", "text"),
     [
         (LEAK, "~43 s left"),
-        (replace(LEAK, level=Level.INFO), "growing +1.0 GiB/min"),
-        (replace(LEAK, level=Level.OK, cause="", eta_seconds=None), "growing +1.0 GiB/min"),
-        (replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60), "shrinking \N{MINUS SIGN}1.0 GiB/min"),
+        (replace(LEAK, level=Level.INFO), "growing +17 MiB/s"),
+        (replace(LEAK, level=Level.INFO, eta_seconds=120.0), "growing +1.0 GiB/min"),
+        (replace(LEAK, level=Level.OK, cause="", eta_seconds=None), ""),
+        (replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60), ""),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=100_000.0), "steady"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=None), ""),
-        (replace(LEAK, level=Level.OK, rate_bytes_per_second=0.002 * 24 * GIB / 60), "growing +49 MiB/min"),
+        (replace(LEAK, level=Level.OK, rate_bytes_per_second=0.002 * 24 * GIB / 60), ""),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=0.00199 * 24 * GIB / 60), "steady"),
-        (
-            replace(LEAK, level=Level.OK, rate_bytes_per_second=-0.002 * 24 * GIB / 60),
-            "shrinking \N{MINUS SIGN}49 MiB/min",
-        ),
         (replace(LEAK, cause="paused", window_seconds=10.0), "steady"),
-        (replace(LEAK, cause="paused", window_seconds=9.0), "growing +1.0 GiB/min"),
+        (replace(LEAK, cause="paused", window_seconds=9.0), "growing +17 MiB/s"),
         (replace(LEAK, cause="full"), "full"),
         (replace(LEAK, cause="steps"), "~43 s left"),
-        (replace(LEAK, cause="pressure"), "growing +1.0 GiB/min"),
+        (replace(LEAK, cause="pressure"), "growing +17 MiB/s"),
         (replace(LEAK, cause="full", level=Level.OK, headroom_bytes=0), "full"),
         (replace(LEAK, level=Level.OK, cause="freed", rate_bytes_per_second=0.0), "ended 20 s ago"),
         (replace(LEAK, level=Level.OK, cause="refused", rate_bytes_per_second=None), "allocation failed 20 s ago"),
         (replace(LEAK, headroom_bytes=0), "full"),
         (replace(LEAK, level=Level.OK, cause="killed", rate_bytes_per_second=-7.0 * GIB), "killed 20 s ago"),
-        (replace(LEAK, level=Level.OK, cause="killed"), "growing +1.0 GiB/min"),
+        (replace(LEAK, level=Level.OK, cause="killed"), ""),
     ],
 )
 def test_a_row_says_in_short_how_it_goes_on(forecast: Forecast, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
@@ -32,6 +33,18 @@ def at_rest(left: float = 0.2, until: int = 10, every: float = 1.0) -> Tracker:
     for i in range(until + 1):
         update(tracker, i * every, left)
     return tracker
+
+
+def test_a_countdown_runs_down_while_the_estimate_agrees() -> None:
+    tracker = Tracker(RiskSettings(), SIZE)
+    shown = [
+        tracker.countdown(float(t), eta, 0.7 * eta, 1.4 * eta)
+        for t, eta in enumerate(40.0 - t + (3.0 if t % 2 else -3.0) for t in range(20))
+    ]
+
+    assert all(0.3 <= before - after <= 1.7 for before, after in pairwise(shown))
+    assert tracker.countdown(20.0, 4.0, 3.0, 6.0) == 4.0, "a real change is shown at once"
+    assert tracker.countdown(60.0, 50.0, 1.0, 90.0) == 50.0, "after a gap nothing is kept"
 
 
 def test_the_rate_is_the_loss_over_about_a_minute() -> None:

@@ -38,6 +38,9 @@ NAMES = (
     "windows",
     "batch size",
     "gradient checkpointing",
+    "gradient",
+    "checkpointing",
+    "kill",
     "command",
 )
 
@@ -79,11 +82,42 @@ def test_every_surface_shows_the_same_level_message_and_culprit(story: str, code
                 assert said.get("lost", {}).get("headline", "") in told.text, f"{name}: {surface.__name__}"
                 assert said.get("who", "") in told.text, f"{name}: {surface.__name__}"
                 assert code == "en" or latin_words(told.text, NAMES) == [], f"{name}: {surface.__name__}"
+                assert_numbers_agree(told.text, code)
+            assert_numbers_agree(surfaces.plain_text(telling, code), code)
             if code == "en":
                 assert_metrics_agree(telling)
             else:
                 assert [text for text in surfaces.texts(telling) if latin_words(text, NAMES)] == [], name
         assert_messages_agree(telling)
+
+
+#: time, rate and what is left in one sentence
+_NUMBERS = {
+    "en": r"in about (\d+) (s|min)\b[^;\n]*? \+([\d.]+) (.iB)/(s|min), ([\d.]+)(?: (.iB))? of [\d.]+ (.iB) left",
+    "zh": r"约 (\d+) (秒|分钟)后耗尽[^；\n]*? \+([\d.]+) (.iB)/(秒|分钟)，剩 ([\d.]+)(?: (.iB))? / [\d.]+ (.iB)",
+}
+_SCALES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "s": 1, "秒": 1, "min": 60, "分钟": 60}
+
+
+def assert_numbers_agree(text: str, code: str) -> int:
+    """What is left, divided by the rate, is the time within a tenth and half of what was rounded away."""
+    found = re.findall(_NUMBERS[code], text)
+    for time, of_time, rate, of_rate, per, left, of_left, of_whole in found:
+        seconds, unit = int(time) * _SCALES[of_time], _SCALES[of_time]
+        rest, speed = float(left) * _SCALES[of_left or of_whole], float(rate) * _SCALES[of_rate] / _SCALES[per]
+        assert abs(rest / speed - seconds) <= 0.1 * seconds + 0.5 * unit, (time, of_time, rate, per, left)
+        assert per in ("s", "秒") or seconds >= 120
+    return len(found)
+
+
+@in_each_language
+def test_the_numbers_of_a_countdown_agree_each_second(code: str, tmp_path: Path) -> None:
+    tale = leak_and_kill()
+    with played(tale.script, tmp_path, language=code) as telling:
+        telling.until(tale.end)
+    told = [assert_numbers_agree(document["headline"], code) for document in telling.documents]
+
+    assert sum(told) > 30
 
 
 def assert_metrics_agree(telling: Played) -> None:

@@ -273,6 +273,7 @@ def forecast_facts(forecast: Forecast) -> dict[str, Any]:
         "probability_within_seconds": within or None,
         "who": forecast.who or None,
         "expected_peak_bytes": forecast.expected_peak_bytes,
+        "spilled_bytes": forecast.spilled_bytes or None,
         "reason": of_risk.reason(forecast) or None,
         "age_seconds": round(forecast.age_seconds, 1) or None,
     }

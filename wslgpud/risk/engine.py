@@ -279,7 +279,9 @@ class RiskEngine:
             culprit = tracker.culprit
         # The first growth seen here, and not severe yet.
         first = view.level <= Level.WARNING and not tracker.warned
-        eta = None if danger is None or view.late_seconds is None else danger.eta_seconds
+        eta = None
+        if danger is not None and view.late_seconds is not None:
+            eta = tracker.countdown(observation.t, danger.eta_seconds, view.early_seconds, view.late_seconds)
         # One rate beside one time: what is left, divided by the rate shown, is the time shown.
         counts = reported is not None and reported.cause == "growth" and view.level > Level.OK
         return Forecast(

@@ -19,20 +19,23 @@ PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
 STEADY = 0.002
 #: growth that paused for less than this counts as slowed
 STILL_SECONDS = 10.0
+#: time left below which rates are per second
+URGENT_SECONDS = 120.0
 #: causes whose time left is measured; for others it is only as good as their probability
 _COUNTDOWN = frozenset({"", "growth", "steps"})
 
 #: advice, by cause, by culprit, or by place
 ADVICE: Final[Mapping[str, str]] = TEMPLATES["advice"]
 _FIRST_LINES, _CAUSES = TEMPLATES["forecast"], TEMPLATES["cause"]
+_RATES: Final = ("urgent_bytes_per_second", "rate_bytes_per_second")
 #: facts dropped from a first line that is too long, the least important first; the culprit is kept longest
 _SPARED: Final = (
     (),
     ("range",),
     ("range", "room_bytes"),
-    ("range", "rate_bytes_per_second"),
-    ("range", "rate_bytes_per_second", "room_bytes"),
-    ("range", "rate_bytes_per_second", "room_bytes", "left_bytes"),
+    ("range", *_RATES),
+    ("range", *_RATES, "room_bytes"),
+    ("range", *_RATES, "room_bytes", "left_bytes"),
 )
 
 
@@ -61,7 +64,10 @@ def fitted(text: str, facts: Mapping[str, Fact | None]) -> Message:
 
 
 def outlook(forecast: Forecast) -> Message:
-    """Return the outlook for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
+    """Return the outlook for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``.
+
+    Growth that nothing follows from is not told: beside "memory is fine" its rate would only alarm.
+    """
     eta, rate, cause = forecast.eta_seconds, _rate(forecast), forecast.cause
     calm = rate is None or abs(rate) * 60.0 < STEADY * forecast.capacity_bytes
     if cause == BLIND or is_full(forecast) or cause == "full":
@@ -71,12 +77,17 @@ def outlook(forecast: Forecast) -> Message:
         return Message(TEMPLATES["ended"][cause], {"ago_seconds": round(forecast.window_seconds or 0.0, 1)})
     if cause in _COUNTDOWN and eta is not None and forecast.level >= Level.WARNING:
         return say("~{eta_seconds} left", eta_seconds=round(eta, 1))
-    if rate is None:
+    # While it pauses, the mean of the last minute still grows.
+    steady = rate is not None and (calm or _first_line(forecast) == "paused")
+    return say("steady") if steady else _growing(forecast, rate)
+
+
+def _growing(forecast: Forecast, rate: float | None) -> Message:
+    if rate is None or rate < 0 or forecast.level == Level.OK:
         return NOTHING_SAID
-    if calm or _first_line(forecast) == "paused":  # the mean of the last minute still grows
-        return say("steady")
-    growing = say("growing {rate_bytes_per_second}", rate_bytes_per_second=round(rate))
-    return growing if rate >= 0 else say("shrinking {rate_bytes_per_second}", **growing.facts)
+    if forecast.eta_seconds is not None and forecast.eta_seconds < URGENT_SECONDS:
+        return say("growing {urgent_bytes_per_second}", urgent_bytes_per_second=round(rate))
+    return say("growing {rate_bytes_per_second}", rate_bytes_per_second=round(rate))
 
 
 def evidence(forecast: Forecast) -> tuple[Message, ...]:
@@ -142,6 +153,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact | None]:
     step, share = forecast.next_step_bytes, isinstance(forecast.who, str) and forecast.who_share_ratio
     span = "ago" if cause in ENDINGS else "still" if cause == "paused" else "window"
     expected = cause == "expected"  # what grows now may be something else
+    per = "urgent" if eta is not None and eta < URGENT_SECONDS else "rate"
     return {
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
@@ -156,7 +168,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact | None]:
         "share_ratio": round(share, 2) if share else None,
         "step_bytes": step if step and step >= forecast.headroom_bytes else None,
         "peak_bytes": (expected and forecast.expected_peak_bytes) or None,
-        "rate_bytes_per_second": round(rate) if rate is not None and rate > 0 and not expected else None,
+        f"{per}_bytes_per_second": round(rate) if rate is not None and rate > 0 and not expected else None,
     }
 
 

@@ -19,6 +19,8 @@ from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
 from wslgpud.risk.stalls import Pressure
 
 RATE_SECONDS = 60.0
+#: A countdown that is shown follows the estimate within this time, or this share of the time left.
+COUNTDOWN_SECONDS, COUNTDOWN_SHARE = 10.0, 0.3
 #: A cgroup's hits of its limit are counted over this time; half of it is the least that tells.
 HITS_SECONDS = 10.0
 QUIET_HEADROOM = 0.5
@@ -63,7 +65,8 @@ class Tracker:
         self.settings = settings
         self.capacity = capacity
         self.hysteresis = Hysteresis(settings)
-        self.t = self.culprit_t = -math.inf
+        self.t = self.culprit_t = self._counted_t = -math.inf
+        self._left = 0.0
         self.headroom = 0
         self.warned = False
         self.culprit, self.suspect = NOBODY, Grower()
@@ -88,6 +91,19 @@ class Tracker:
         self._fullness.rebase(self.capacity / capacity)
         self.capacity = capacity
         self._forget()
+
+    def countdown(self, t: float, eta: float, early: float | None, late: float) -> float:
+        """Return the seconds left to show: they run down evenly, and leave that only as far as the estimate does.
+
+        What was shown stays while it lies within the range of the new estimate, and follows it within seconds.
+        """
+        passed = t - self._counted_t
+        kept = self._left - passed
+        if passed > COUNTDOWN_SECONDS or not (eta if early is None else early) <= kept <= late:
+            kept = eta
+        follow = min(COUNTDOWN_SECONDS, COUNTDOWN_SHARE * eta)
+        self._counted_t, self._left = t, kept + (eta - kept) * (min(1.0, passed / follow) if follow > 0.0 else 1.0)
+        return self._left
 
     def gap(self, t: float) -> float:
         """Return the seconds by which a sample at ``t`` is overdue, or 0 if it is about on time."""

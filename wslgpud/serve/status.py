@@ -11,7 +11,17 @@ from wslgpud.active_runs.run_messages import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, lost, row_facts, text_now
 from wslgpud.client import in_one_line
-from wslgpud.model import MEMORY, Forecast, GpuProcess, GpuSample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.model import (
+    MEMORY,
+    Forecast,
+    GpuProcess,
+    GpuSample,
+    Level,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    Transition,
+)
 from wslgpud.probes.nvml_remedies import explain_unread
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.risk.forecast_messages import outlook
@@ -91,7 +101,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
                 {
                     "resource": forecast.resource,
                     "name": names.get(forecast.resource) or translator.resource(forecast.resource),
-                    "level": shown_level(forecast).label,
+                    "level": _level(forecast, verdict).label,
                     "cause": forecast.cause or None,
                     "outlook": say("paused") if forecast.resource in paused else outlook(forecast),
                     "pid": forecast.who_pid,
@@ -118,15 +128,23 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
     )
 
 
+def _level(forecast: Forecast, verdict: Verdict) -> Level:
+    """Return the level of a resource; what the verdict says of it as full holds in its row as well."""
+    told = verdict.subject == forecast.resource and verdict.cause == "full" and verdict.level is not None
+    return max(shown_level(forecast), verdict.level or Level.OK) if told else shown_level(forecast)
+
+
 def judged(verdict: Verdict, translator: Translator, wall: float) -> dict[str, Any]:
     """Return the rendered verdict at a moment, its message also as template and facts.
 
-    ``byline`` is the culprit where the headline does not name it, ``more`` the number of other open incidents.
+    ``command`` asks the culprit to stop, ``byline`` is the culprit where the headline does not name it, ``more`` the
+    number of other open incidents.
     """
     fields = {name: value or None for name, value in verdict._asdict().items()}
     more = says("and {count} more is open", "and {count} more are open", count=verdict.also) if verdict.also else None
     fields |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
     fields |= {"state": verdict.state, "lost": _lost(verdict, wall), "calm": verdict.calm}
+    fields |= {"command": verdict.command or None}
     return _with_byline(translator.document(fields))
 
 

@@ -239,7 +239,8 @@ class Translator:
     def fact(self, name: str, value: Fact) -> str:
         """Format a fact for people; its name gives the unit.
 
-        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign), ``_seconds``, ``_ratio``,
+        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign; ``urgent_``: never per minute),
+        ``_seconds``, ``_ratio``,
         ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of day), ``resource``.
         """
         if isinstance(value, Message):
@@ -259,10 +260,12 @@ class Translator:
         unit, text = next((unit, text) for limit, unit, text in _SPANS if seconds < limit)
         return self.t(text, number=max(1, round(seconds / unit)))
 
-    def rate(self, value: float) -> str:
+    def rate(self, value: float, *, urgent: bool = False) -> str:
         """Format a rate with a few digits before the point: ``+310 MiB/min``; + means growing use."""
         sign, value = ("\N{MINUS SIGN}" if value < 0 else "+"), abs(value)
-        if value >= 50 << 20:
+        if urgent and 1 << 20 <= value < 9.95 * (1 << 20):  # whole MiB would be a third off
+            return self.t("{amount}/s", amount=f"{sign}{value / (1 << 20):.1f} MiB")
+        if urgent or value >= 50 << 20:
             return self.t("{amount}/s", amount=sign + size(value))
         return self.t("{amount}/min", amount=sign + size(60 * value))
 
@@ -302,6 +305,7 @@ def _moment(wall: float, form: str) -> str:
 
 #: format of a fact, by the suffix of its name
 _UNITS: Final[Mapping[str, Callable[[Translator, float], str]]] = {
+    "urgent_bytes_per_second": lambda translator, value: translator.rate(value, urgent=True),
     "bytes_per_second": Translator.rate,
     "bytes": lambda _, value: size(value),
     "seconds": Translator.duration,
