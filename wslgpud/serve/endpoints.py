@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wslgpud.model import Snapshot
+from wslgpud.colors import INKS, LEVELS
+from wslgpud.model import Level, Snapshot
 from wslgpud.serve.api import language_of
 from wslgpud.serve.negotiation import accepts_gzip, negotiate
 from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page
@@ -25,11 +26,14 @@ TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
 }
+#: the tab's icon says how things stand: the ground's colour, by level
+ICONS = {level.label: LEVELS[level].fill for level in Level if level >= Level.WARNING} | {"unknown": INKS["dim"].light}
 #: Nothing inline, nothing from other origins, and no text, such as a program's name, can become markup: browsers that
 #: know trusted types refuse to parse any.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; manifest-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -108,7 +112,10 @@ def _static(request: Request) -> Response:
 @functools.cache
 def _files() -> Mapping[str, CachedDocument]:
     paths = [path for path in FOLDER.iterdir() if path.suffix in TYPES]
-    return {path.name: CachedDocument(path.read_bytes(), TYPES[path.suffix], level=9) for path in paths}
+    texts = {path.name: path.read_bytes() for path in paths}
+    for level, fill in ICONS.items():
+        texts[f"icon-{level}.svg"] = texts["icon.svg"].replace(INKS["headroom"].light.encode(), fill.encode())
+    return {name: CachedDocument(body, TYPES[Path(name).suffix], level=9) for name, body in texts.items()}
 
 
 @functools.cache

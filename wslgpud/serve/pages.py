@@ -38,11 +38,12 @@ def h(tag: str, *content: str, **attributes: object) -> Html:
     return Html(f"<{tag}{written}>{inside}</{tag}>")
 
 
-def page(title: str, language: str, *body: Html) -> Response:
-    """Answer with a page styled like the one with scripts, in the system's theme."""
+def page(title: str, language: str, *body: Html, refresh_seconds: int = 0) -> Response:
+    """Answer with a page styled like the one with scripts, in the system's theme; 0 means that it stays as it is."""
+    again = f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""
     text = f"""<!doctype html>
 <html lang="{language}">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">{again}
 <title>{html.escape(title)}</title><link rel="icon" href="/static/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/static/page.css">
 <link rel="stylesheet" href="/static/dark.css" media="(prefers-color-scheme: dark)"></head>
@@ -53,6 +54,7 @@ def page(title: str, language: str, *body: Html) -> Response:
 
 #: a machine may have hundreds of cgroups; its own resources come first
 _MAX_MEMORIES = 12
+_REFRESH_SECONDS = 10
 
 
 def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Translator) -> Response:
@@ -60,7 +62,9 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
 
     ``trouble`` is why sampling is unhealthy; empty when it is healthy.
     """
-    t, machine = translator.t, socket.gethostname()
+    t, machine, verdict = translator.t, socket.gethostname(), document["verdict"]
+    level = verdict.get("state", verdict["level"])
+    mark = "" if level == "ok" else f"{translator.label('level', level)} \N{EN DASH} "
     state = t("Waiting for the first sample.")
     if "at" in document:
         taken, each = local_time(document["at"]), document["interval_seconds"]
@@ -73,7 +77,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
     }
     where = [h("li", h("a", path, href=path), f": {what}") for path, what in links.items()]
     return page(
-        f"wslgpud: {machine}",
+        f"{mark}wslgpud: {machine}",
         translator.code,
         h("h1", "wslgpud ", h("span", machine, class_="dim")),
         h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
@@ -83,6 +87,7 @@ def plain_page(document: Mapping[str, Any], trouble: MessageLike, translator: Tr
         *_table(t("Memory"), (_memory(forecast, t) for forecast in document.get("forecasts", ())[:_MAX_MEMORIES])),
         h("section", h("h2", t("More")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, translator) for source in document.get("sources", ()))),
+        refresh_seconds=_REFRESH_SECONDS,
     )
 
 
@@ -95,6 +100,8 @@ def _verdict(verdict: Mapping[str, Any], translator: Translator) -> Html:
     verdict = besides(verdict)
     lost, state, headline = verdict.get("lost"), verdict.get("state", verdict["level"]), verdict["headline"]
     paragraphs = [h("p", verdict[name]) for name in ("byline", "advice", "more") if verdict.get(name)]
+    if "command" in verdict:
+        paragraphs.append(h("p", h("code", verdict["command"])))
     incident = []
     if lost:
         link = h("a", translator.t("Incident {id}", id=lost["incident"]), href=f"/#/incidents/{lost['incident']}")

@@ -1,5 +1,7 @@
 // Queries the daemon. Live values are polled: one small answer per sample, none while the page is hidden.
 
+import { t } from "./i18n.js";
+
 /** A failed request; `status` is 0 if nothing answered. */
 class ApiError extends Error {
   constructor(status, detail) {
@@ -19,7 +21,7 @@ export async function get(path, params = {}, options = {}) {
     answer = await fetch(url, { cache: "no-store", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, String(error.message));
+    throw new ApiError(0, t("the daemon does not answer"));
   }
   if (answer.status === 304) return { answer, document: null };
   let document = null;
@@ -76,7 +78,7 @@ export class Live {
     } catch (error) {
       if (abort.signal.aborted && abort.signal.reason !== "late") return;
       this.failures += 1;
-      this.onTrouble(error instanceof ApiError ? error : new ApiError(0, "no answer"));
+      this.onTrouble(error instanceof ApiError ? error : new ApiError(0, ""));
       wait = MIN_MS * 2 ** Math.min(4, this.failures - 1);
     } finally {
       clearTimeout(late);

@@ -41,15 +41,16 @@ function timeLabels(_, splits, __, ___, increment) {
   });
 }
 
-export function axes(colour, unit, rate, width) {
+/** `whole`: the values are parts of a capacity, at which their axis ends. */
+export function axes(colour, unit, rate, width, whole = false) {
   const line = { stroke: colour.dim, font: FONT, ticks: { show: false }, grid: { stroke: colour.grid, width: 1 } };
   const bytes = unit === "bytes" || unit === "bytes_per_second";
   return [
     { ...line, values: timeLabels, incrs: TIMES, space: width < 500 ? 64 : 84, size: (_, labels) => (labels?.some((text) => text.includes("\n")) ? 36 : 24), gap: 7, grid: { show: false } },
     {
       ...line, size: width < 500 ? 54 : 64, space: 34,
-      ...(bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : unit === "seconds" && !rate ? { incrs: TIMES } : {}),
-      values: (_, splits, __, ___, finest) => splits.map((value) => (value === null ? "" : value === 0 && bytes ? "0" : label(value, unit, rate, finest))),
+      ...(whole ? { splits: (_, __, ___, all) => [0, all / 2, all] } : bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : unit === "seconds" && !rate ? { incrs: TIMES } : {}),
+      values: (_, splits, __, ___, finest) => splits.map((value) => (value === null ? "" : value === 0 && bytes ? "0" : label(value, unit, rate, whole ? splits[1] : finest))),
     },
   ];
 }
@@ -111,16 +112,16 @@ export class Charts {
   }
 }
 
-/** Headroom of the last minutes and, if exhaustion is in sight, the fan of the forecast. */
+/** Use in the last minutes and, if exhaustion is in sight, the fan of the forecast. */
 export function fan(charts, key, { points, wall, forecast, past }) {
   const eta = forecast.eta_seconds;
   const now = wall;
-  const left = forecast.headroom_bytes;
+  const [left, all] = [forecast.headroom_bytes, forecast.capacity_bytes];
   const late = eta ? Math.max(eta.late ?? eta.middle, eta.middle) : 0;
   const future = eta ? Math.min(Math.max(1.3 * late, 15), 2 * past) : 0;
   const gap = gapOf(points.map(([at]) => at));
   const data = [[], [], [], [], []];
-  const put = (at, ...values) => [at, ...values].forEach((value, n) => data[n].push(value));
+  const put = (at, ...rooms) => [at, ...rooms.map((room) => (room === null ? null : all - room))].forEach((value, n) => data[n].push(value));
   let before = null;
   for (const [at, value] of points) {
     if (at >= now - (forecast.age_seconds ?? 0)) break;
@@ -135,7 +136,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
     for (const stop of stops) put(now + stop, null, ...ends.map((end) => Math.max(0, left * (1 - stop / end))));
   }
   const shape = `${!!eta} ${document.documentElement.dataset.theme}`;
-  const frame = { from: now - past, to: now + future, top: forecast.capacity_bytes };
+  const frame = { from: now - past, to: now + future, top: all };
   const plot = charts.draw(key, shape, (width) => {
     const c = colours();
     return {
@@ -143,7 +144,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
       cursor: { show: false },
       frame,
       scales: { x: { range: (u) => [u.frame.from, u.frame.to] }, y: { range: (u) => [0, u.frame.top] } },
-      axes: axes(c, "bytes", false, width),
+      axes: axes(c, "bytes", false, width, true),
       series: [
         {},
         { stroke: c.headroom, width: 1.8, fill: faint(c.headroom, 0.1), points: { show: false } },
@@ -151,7 +152,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
         { stroke: c.eta, width: 1.8, dash: [6, 4], points: { show: false } },
         { stroke: faint(c.eta, 0.6), width: 1, dash: [3, 3], points: { show: false } },
       ],
-      bands: [{ series: [4, 2], fill: faint(c.eta, 0.16) }],
+      bands: [{ series: [2, 4], fill: faint(c.eta, 0.16) }],
       hooks: { init: [(u) => (u.frame = frame)], draw: [(u) => upright(u, u.frame.to > u.frame.now + 1 ? u.frame.now : null, c.dim)] },
     };
   }, data);
@@ -200,11 +201,11 @@ export function mark(u, at, name, c, row, last) {
   ctx.restore();
 }
 
-/** The forecast made at a moment: the median as a line, earliest to latest as a fan. */
-export function foretold(u, wall, { headroom_bytes: left, eta_seconds: eta }, c) {
+/** The forecast made at a moment, until `all` is used: the median as a line, earliest to latest as a fan. */
+export function foretold(u, wall, { headroom_bytes: left, eta_seconds: eta }, all, c) {
   if (!eta) return;
   const { ctx, bbox } = u;
-  const point = (at, value) => [u.valToPos(at, "x", true), u.valToPos(value, "y", true)];
+  const point = (at, room) => [u.valToPos(at, "x", true), u.valToPos(all - room, "y", true)];
   ctx.save();
   ctx.beginPath();
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);

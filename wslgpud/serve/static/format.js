@@ -25,9 +25,6 @@ export const bandwidth = (rate) => (known(rate) ? perSecond(`${(rate / 1e9).toFi
 
 const perSecond = (amount) => t("{amount}/s", { amount });
 
-/** A rate in the unit that leaves a few digits before the point: +310 MiB/min. */
-export const speed = (rate) => (Math.abs(rate) >= 50 * 2 ** 20 ? perSecond(signed(rate)) : t("{amount}/min", { amount: signed(60 * rate) }));
-
 const SPANS = [[86400, template("{number} d")], [3600, template("{number} h")], [60, template("{number} min")], [0, template("{number} s")]];
 
 /** A span of time in a unit of that many seconds. */

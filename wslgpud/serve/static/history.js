@@ -93,14 +93,15 @@ function readAddress() {
   else state.last = Number(query.get("last")) || 3600;
 }
 
-function writeAddress() {
+/** `push`: the browser's way back leads to the range before. */
+function writeAddress(push) {
   const query = new URLSearchParams();
   if (state.board) query.set("board", state.board);
   for (const name of state.chosen) query.append("s", name);
   if (state.host) query.set("host", state.host);
   if (state.last) query.set("last", state.last);
   else { query.set("from", state.from.toFixed(0)); query.set("to", state.to.toFixed(0)); }
-  window.history.replaceState(null, "", `#/history?${query}`);
+  window.history[push ? "pushState" : "replaceState"](null, "", `#/history?${query}`);
 }
 
 const nowOf = (ctx) => ctx.sample?.wall ?? Date.now() / 1000;
@@ -118,7 +119,7 @@ function wanted() {
 }
 
 /** Fetch the visible range; the old drawing stays, stretched, until it arrives. */
-async function load(ctx, quietly = false) {
+async function load(ctx, quietly = false, push = false) {
   touched = Date.now();
   const mine = ++state.generation;
   if (state.last) {
@@ -126,7 +127,7 @@ async function load(ctx, quietly = false) {
     state.from = state.to - state.last;
   }
   if (!Array.isArray(state.series)) return;
-  if (!quietly) writeAddress();
+  if (!quietly) writeAddress(push);
   const { from, to } = state;
   const groups = wanted();
   state.loading = true;
@@ -185,13 +186,14 @@ function help({ metric, help: text }) {
 function chartCard(panel) {
   const id = `h-${panel.metric}`;
   const name = panel.metric.replace(/^wslgpud_/, "");
-  if (panel.error) return h("section", { class: "card", "data-key": `${id}-failed` }, h("h2", {}, named(name)), empty(panel.error));
+  const title = known("help", name) ? label("help", name) : named(name);
+  if (panel.error) return h("section", { class: "card", "data-key": `${id}-failed` }, h("h2", { class: "title" }, title), empty(panel.error));
   const has = panel.series.some((s) => s.known);
   const words = help(panel);
   return h("section", { class: "card", "data-key": `${id}-card` },
-    h("div", { class: "head" }, h("h2", {}, named(name), panel.rate ? h("span", { class: "dim small" }, ` ${t("{amount}/s", { amount: "" })}`) : null),
+    h("div", { class: "head" }, h("h2", { class: "title" }, title, panel.rate ? h("span", { class: "dim small" }, ` ${t("{amount}/s", { amount: "" })}`) : null),
       h("span", { class: "dim small" }, t("one point every {time}", { time: duration(panel.step || 1) }), " · ", label("tier", panel.tier))),
-    h("p", { class: "dim small", lang: words.lang }, words.text),
+    h("p", { class: "dim small", lang: words.lang }, known("help", name) ? h("code", {}, name) : words.text),
     has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("Nothing was recorded in this period.")),
     has ? h("p", { class: "readout", "data-key": `${id}-readout`, "data-keep": true }) : null,
     has ? table(name, [column(t("Series")), [t("Min"), t("Mean"), t("Max"), t("Latest")].map((text) => column(text, "num"))],
@@ -222,7 +224,7 @@ function draw(ctx, panel) {
     return {
       padding: [8, 8, 0, 0],
       cursor: { sync: { key: "history" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, bind: { dblclick: () => () => unzoom(ctx) } },
-      scales: { x: { range: () => [state.from, state.to] }, y: { range: (_, low, high) => extent(low, high, panel.unit) } },
+      scales: { x: { range: () => [begin(), state.to] }, y: { range: (_, low, high) => extent(low, high, panel.unit) } },
       axes: axes(c, panel.unit, panel.rate, width),
       series: lines,
       bands,
@@ -233,6 +235,13 @@ function draw(ctx, panel) {
       },
     };
   }, panel.data);
+}
+
+/** A young history begins with its first sample. */
+function begin() {
+  if (!state.last) return state.from;
+  const first = Math.min(...state.panels.map(({ data }) => data?.[0][0] ?? Infinity), state.to - 15);
+  return Math.max(state.from, first);
 }
 
 function say(id, text) {
@@ -258,7 +267,7 @@ function zoom(ctx, from, to, keep = true) {
   ctx.render();
   // During a gesture only the picture follows; the request waits until it ends.
   clearTimeout(hurry);
-  hurry = setTimeout(() => load(ctx), 80);
+  hurry = setTimeout(() => load(ctx, false, keep), 80);
 }
 
 function unzoom(ctx) {
@@ -281,7 +290,7 @@ const pan = (ctx, share, keep = true) => zoom(ctx, state.from + share * (state.t
 function lastSpan(ctx, seconds) {
   state.back.push({ from: state.from, to: state.to, last: state.last });
   state.last = Math.min(seconds, TEN_YEARS);
-  load(ctx);
+  load(ctx, false, true);
 }
 
 async function allTime(ctx) {

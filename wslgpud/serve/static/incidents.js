@@ -99,9 +99,9 @@ function report(d, open) {
       h("div", { class: "head" }, open ? chip(open.level) : pastChip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
       h("h1", {}, open?.headline ?? d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
-    own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
+    own ? card(usedOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
     others.length ? h("details", { class: "card", "data-key": "others" }, h("summary", {}, t("Other resources meanwhile")),
-      h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, leftOf(c)), chart(c))))) : null,
+      h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, usedOf(c)), chart(c))))) : null,
     h("div", { class: "halves" },
       h("div", { class: "stack" },
         part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{grown_bytes} in {over_seconds}", { grown_bytes: size(g.grown_bytes), over_seconds: duration(g.seconds) })]),
@@ -121,10 +121,10 @@ function when(d) {
   return end ? [at(d.opened), " – ", at(end)] : t("since {time}", { time: moment(wallOf(d.opened)) });
 }
 
-const leftOf = (curve) => t("{resource}: left of {capacity_bytes}", { resource: curve.name, capacity_bytes: size(curve.capacity_bytes) });
+const usedOf = (curve) => t("{resource}: used of {capacity_bytes}", { resource: curve.name, capacity_bytes: size(curve.capacity_bytes) });
 
 const chart = (curve, kind) => h("div", { class: ["chart", kind], "data-key": `bb-${curve.resource}`, "data-keep": true, role: "img",
-  "aria-label": `${leftOf(curve)}: ${size(curve.points[0][1])} → ${size(Math.min(...curve.points.map((p) => p[1])))}` });
+  "aria-label": `${usedOf(curve)}: ${size(curve.capacity_bytes - curve.points[0][1])} → ${size(curve.capacity_bytes - Math.min(...curve.points.map((p) => p[1])))}` });
 
 const legend = (d, own) => keys([
   ...[...new Set(own.levels ?? [])].filter(Boolean).sort().map((level) => [LEVELS[level], label("level", LEVELS[level])]),
@@ -140,7 +140,7 @@ function fate(message) {
   return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 
-/** Headroom, on the time axis all curves share; with levels and forecast if it is the subject. */
+/** Use, on the time axis all curves share; with levels and forecast if it is the subject. */
 function draw(charts, d, curve, own) {
   const times = curve.points.map(([wall]) => wall);
   const gap = gapOf(times);
@@ -148,7 +148,7 @@ function draw(charts, d, curve, own) {
   curve.points.forEach(([wall, left], n) => {
     if (n && wall - times[n - 1] > gap) { data[0].push(times[n - 1] + gap / 2); data[1].push(null); }
     data[0].push(wall);
-    data[1].push(left);
+    data[1].push(curve.capacity_bytes - left);
   });
   const marks = marksOf(d);
   charts.draw(`bb-${curve.resource}`, `${times.length} ${d.end} ${d.outcome} ${document.documentElement.lang} ${document.documentElement.dataset.theme}`, (width) => {
@@ -157,12 +157,12 @@ function draw(charts, d, curve, own) {
       padding: PADDING,
       cursor: { show: false },
       scales: { x: { range: [wallOf(d.start), wallOf(d.end)] }, y: { range: [0, curve.capacity_bytes] } },
-      axes: axes(c, "bytes", false, width),
+      axes: axes(c, "bytes", false, width, true),
       series: [{}, { stroke: c.headroom, width: 1.8, fill: faint(c.headroom, 0.1), points: { show: false } }],
       hooks: {
         drawClear: [(u) => own && shadeLevels(u, times, curve.levels ?? [], c)],
         draw: [(u) => {
-          if (own && d.forecast) foretold(u, wallOf(d.forecast.at), d.forecast, c);
+          if (own && d.forecast) foretold(u, wallOf(d.forecast.at), d.forecast, curve.capacity_bytes, c);
           marks.forEach(([wall, name], n) => (own ? mark(u, wall, name, c, n, n > 0 && n === marks.length - 1) : upright(u, wall, c.ink)));
         }],
       },

@@ -20,6 +20,8 @@ const TITLES = { overview: template("Overview"), history: template("History"), g
   incidents: template("Incidents"), stress: template("Nightly tests"), doctor: template("Doctor"), daemon: template("Daemon") };
 const STATES = { live: template("live"), stale: template("stale"), lost: template("no connection"), waiting: template("waiting") };
 const STALE_SECONDS = 10, BACK_MS = 8000;
+/** Levels with an icon of their own, in the tab as well. */
+const MARKED = new Set(["warning", "critical", "emergency", "killed", "unknown"]);
 const place = (id) => document.getElementById(id);
 
 const ctx = {
@@ -52,6 +54,7 @@ function route() {
   view.enter?.(ctx, view.path);
   if (ctx.sample && !ctx.sample.waiting) view.sampled?.(ctx);
   render();
+  document.querySelector("nav [aria-current]").scrollIntoView({ block: "nearest", inline: "center" });
   if (moved && !first) {
     place("main").focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -90,10 +93,11 @@ function render() {
   view.drawn?.(ctx);
   const { status, waiting } = ctx.sample ?? {};
   const host = ctx.sample?.document.host ?? location.hostname;
-  const level = status && !waiting && state !== "lost" ? status.verdict.state ?? status.verdict.level : null;
-  const icon = `/static/icon${level === "killed" ? "-killed" : ""}.svg`;
-  if (place("icon").getAttribute("href") !== icon) place("icon").href = icon;
-  document.title = `${level && level !== "ok" ? `${label("level", level)} – ` : ""}${t(TITLES[view.key])} – wslgpud ${host}`;
+  const level = state === "lost" || state === "stale" ? "unknown" : status && !waiting ? status.verdict.state ?? status.verdict.level : "ok";
+  const word = state === "lost" ? t("no answer") : state === "stale" ? t(STATES.stale) : label("level", level);
+  document.title = `${level === "ok" ? "" : `${word} – `}${t(TITLES[view.key])} – wslgpud ${host}`;
+  const icon = `/static/icon${MARKED.has(level) ? `-${level}` : ""}.svg`;
+  if (place("icon").getAttribute("href") !== icon) place("icon").setAttribute("href", icon);
   announce(state);
 }
 
@@ -111,7 +115,7 @@ function top(state) {
   return [h("div", { class: "bar" },
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/static/icon.svg", width: 24, height: 24, alt: "" }),
       h("span", {}, "wslgpud ", h("span", { class: "dim", translate: "no" }, ctx.sample?.document.host ?? location.hostname))),
-    h("span", { class: ["pulse", state] }, h("i"), t(STATES[state]), words ? h("span", { class: "dim" }, words) : null),
+    h("span", { class: ["pulse", state] }, h("i"), t(STATES[state]), words ? h("span", { class: ["dim", state === "live" && "wide"] }, words) : null),
     h("span", { class: "switches" },
       h("button", { type: "button", id: "theme", "aria-label": t("Light or dark"), title: t("Light or dark"), onclick: () => dispatchEvent(new Event("theme-wanted")) }, "◐"),
       h("button", { type: "button", id: "language", lang: lang === "zh" ? "en" : "zh", onclick: switchLanguage }, lang === "zh" ? "English" : "中文"))),

@@ -3,7 +3,7 @@
 import { get, markSeen } from "./api.js";
 import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
-import { amount, duration, percent, size, speed, wallOf } from "./format.js";
+import { amount, duration, percent, size, wallOf } from "./format.js";
 import { label, t, template } from "./i18n.js";
 import { at, card, chip, command, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
 import { processTable } from "./processes.js";
@@ -51,12 +51,10 @@ export const overview = {
     const memories = forecasts.map((f) => resource(ctx, f));
     const missing = absent(sample);
     const vitals = tiles(ctx);
-    // A vanished resource has no forecast, and may be the verdict's subject.
-    const first = status.verdict.subject && status.verdict.subject !== forecasts[0]?.resource;
     return [h("div", { class: "stack" },
       banner(ctx.state === "live" ? status.verdict : past(ctx), status.tally),
       work(status),
-      h("div", { class: "grid" }, first ? [missing, memories] : memories, windows(status), first ? null : missing),
+      h("div", { class: "grid" }, memories, windows(status), missing),
       h("div", { class: "halves" },
         h("div", { class: "stack" }, vitals.length ? liveCard(t("Vital signs"), h("span", { class: "dim small" }, t("last ten minutes")), h("div", { class: "tiles" }, vitals)) : null,
           liveCard(t("Processes"), h("a", { href: "#/processes" }, t("All processes")), processTable(ctx, { most: 6 }))),
@@ -82,8 +80,10 @@ export const overview = {
     for (const forecast of shownForecasts(sample.status)) {
       // The nearer exhaustion, the shorter the span shown.
       const late = forecast.eta_seconds?.late ?? forecast.eta_seconds?.middle;
-      const past = late === undefined ? PAST : Math.min(PAST, Math.max(120, 3 * late));
       const points = ctx.recent.points(`headroom ${forecast.resource}`, sample.wall - PAST);
+      // A young history fills its chart.
+      const known = Math.max(15, sample.wall - (points[0]?.[0] ?? 0));
+      const past = Math.min(known, late === undefined ? PAST : Math.min(PAST, Math.max(120, 3 * late)));
       fan(ctx.charts, `fan-${forecast.resource}`, { points, wall: sample.wall, forecast, past });
     }
   },
@@ -98,10 +98,11 @@ function nights({ stress }) {
     run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
 
-/** The verdict's subject comes first, then the worst: neither may be among those left out. */
+/** Neither the verdict's subject nor the worst are among those left out; in a crisis none changes its place. */
 function shownForecasts({ forecasts = [], verdict }) {
   const rank = (f) => (f.resource === verdict?.subject ? LEVELS.length : LEVELS.indexOf(f.level));
-  return [...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MAX_RESOURCES);
+  const chosen = new Set([...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MAX_RESOURCES));
+  return forecasts.filter((f) => chosen.has(f));
 }
 
 /** An outdated verdict only says how things stood. */
@@ -130,48 +131,50 @@ async function acknowledge(incident) {
   await markSeen(incident).catch(() => seen.delete(incident)); // the next sample shows it again
 }
 
-function standing({ level, headline, byline, advice, incident, more }, tally) {
+/** The first sentence of an advice, and the others. */
+const SENTENCE = /^(.*?(?:[.](?= )|。))(.+)$/;
+
+/** The daemon's verdict, as worded there: the advice in one line and one command, the rest of it folded. */
+function standing({ level, headline, byline, advice = "", command: line, incident, more }, tally) {
+  const [, first = advice, rest] = SENTENCE.exec(advice) ?? [];
   const parts = [
     level === "ok" && tally ? h("a", { href: "#/incidents" }, tally) : null,
-    byline ? h("strong", { translate: "no" }, byline) : null, advice,
+    byline ? h("strong", { translate: "no" }, byline) : null, first || null, line ? h("span", { class: "command" }, command(line)) : null,
     incident ? h("a", { href: `#/incidents/${incident}` }, t("Incident {id}", { id: incident })) : null,
     more ? h("a", { href: "#/incidents" }, more) : null,
   ].filter(Boolean);
   return h("section", { class: ["card verdict fades", level], "aria-label": t("Verdict") },
     sign(level), h("h1", {}, h("span", { class: "unseen" }, label("level", level), ": "), headline),
-    parts.length ? h("p", {}, parts.flatMap((part, n) => (n ? [" · ", part] : [part]))) : null);
+    h("div", {}, parts.length ? h("p", {}, parts.flatMap((part, n) => (n ? [" · ", part] : [part]))) : null,
+      rest ? h("details", { "data-key": "advice" }, h("summary", {}, t("More")), h("p", {}, rest.trim())) : null));
 }
 
 /** The nearest horizon within which it is more likely than not, else the likeliest. */
 function chance({ probability_within_seconds: within = {} }) {
   const known = Object.entries(within).filter(([, p]) => p >= 0.05);
   const [time, p] = known.find(([, likely]) => likely >= 0.5) ?? known[known.length - 1] ?? [];
-  return time ? fact(t("likelihood"), t("{chance} within {time}", { chance: percent(p), time: duration(Number(time)) })) : null;
+  return time ? t("likelihood: {chance} within {time}", { chance: percent(p), time: duration(Number(time)) }) : null;
 }
 
 function resource(ctx, f) {
   const { status } = ctx.sample;
   const gpu = (status.gpus ?? []).find((g) => `gpu${g.index}` === f.resource);
-  const [left, all] = [size(f.headroom_bytes), size(f.capacity_bytes)];
-  const rate = f.rate_bytes_per_second;
+  const [used, left, all] = [f.capacity_bytes - f.headroom_bytes, f.headroom_bytes, f.capacity_bytes].map((bytes) => size(bytes));
   const full = status.verdict.subject === f.resource && status.verdict.cause === "full";
   const jobs = (status.held ?? []).filter((job) => job.resource === f.resource).map((job) => job.job);
-  return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
+  return h("section", { class: ["card resource fades", f.level, status.verdict.subject === f.resource && "subject"], "data-key": `r-${f.resource}` },
     h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, f.name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
       chip(f.level)),
-    h("p", { class: ["big", blind(f) ? "dim" : ""] }, h("strong", {}, left), h("span", { class: "dim" }, blind(f) ? t("were left of {all}", { all }) : t("left of {all}", { all })),
+    h("p", { class: ["big", blind(f) ? "dim" : ""] }, h("strong", {}, used), h("span", { class: "dim" }, blind(f) ? t("of {all} were used, {left} left", { all, left }) : t("of {all} used, {left} left", { all, left })),
       h("span", { class: "outlook" }, f.outlook)),
-    f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,
+    h("p", { class: "small line", translate: "no" }, f.who),
     gpu?.windows ? h("p", { class: "dim small", translate: "no" }, gpu.windows) : null,
     bar(f, status, gpu),
-    h("p", { class: "dim small axis" }, t("left, over time")),
+    h("p", { class: "dim small axis" }, t("used, over time")),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
-      "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: f.name, left, all, outlook: f.outlook }) }),
-    h("dl", { class: "facts" },
-      // If the outlook is already a rate, a second one measured over another time would only confuse.
-      Math.abs(rate) >= 2 ** 20 / 60 && !full && !jobs.length && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
-      full || jobs.length ? null : chance(f),
-      f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
+      "aria-label": t("{what}: {used} of {all} used. {outlook}", { what: f.name, used, all, outlook: f.outlook ?? "" }) }),
+    h("p", { class: "dim small line" }, [full || jobs.length ? null : chance(f),
+      f.capacity_learned ? `${t("actual limit")}: ${label("learned", f.capacity_learned)}` : null].filter(Boolean).join(" · ")),
     jobs.map((job) => h("p", { class: "small" }, ["resume", "stop"].map((what) => [command(`sudo wslgpud brake ${what} ${job}`), " "]))));
 }
 
@@ -190,18 +193,19 @@ function bar(f, status, gpu) {
       keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("in swap")} ${size(swapped)}`] : null,
         ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]], f.level)];
   }
-  if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level);
+  if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level, f.spilled_bytes);
   const used = Math.max(0, f.capacity_bytes - f.headroom_bytes);
   return [layers([["a", used / f.capacity_bytes]], f.level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]], f.level)];
 }
 
-/** The layers of a card's memory: used, kept by the driver, free. */
-export function vramBar(gpu, level) {
+/** The layers of a card's memory: used, kept by the driver, free, and what Windows has moved out of it. */
+export function vramBar(gpu, level, spilled) {
   const { total_bytes: all, used_bytes: used, reserved_bytes: reserved = 0 } = gpu;
   return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
-      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]], level)];
+      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`],
+      spilled ? ["a spilled", t("{amount} has spilled into Windows' RAM", { amount: size(spilled) })] : null], level)];
 }
 
 /** The Windows side, if it is sampled. */
