@@ -80,6 +80,17 @@ def test_a_curve_uses_the_largest_unit_that_fits(
     assert band.get_paths()[0].get_extents().intervaly == pytest.approx((0, shown))
 
 
+def test_a_picture_is_large_enough_to_send_titled_and_from_zero(figures: list[Any]) -> None:
+    plots.plot_curves([(name, "bytes", [(0.0, GIB, GIB, GIB), (9.0, GIB, GIB, GIB)]) for name in "abcd"], 9.0, PATH)
+    plot_incident([HeadroomCurve("ram", GIB, [(0.0, 0.0, Level.OK)])], IncidentMarks(0, 1, [], None), PATH, "RAM", "")
+
+    for figure in figures:
+        assert tuple(plots.DPI * figure.get_size_inches()) == (1600, 900)
+        assert figure.axes[0].get_ylim()[0] == 0
+    assert figures[0].axes[0].get_title(loc="left") == "a, b, c, …"
+    assert figures[1].axes[0].get_title(loc="left") == "RAM: used of 1.0 GiB"
+
+
 def test_curves_of_one_unit_share_a_panel_and_gaps_stay(figures: list[Any]) -> None:
     steady: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 60.0)]
     broken: list[plots.Point] = [(DAY + at, 1, 2, 3) for at in (0.0, 10.0, 61.0)]
@@ -113,7 +124,7 @@ def test_a_replay_is_drawn_in_percent_over_time(figures: list[Any], seconds: flo
 
     left, forecast = figures[0].axes
     assert left.get_xlabel() == unit
-    assert curves(left) == [(pytest.approx([0, end / 4, end / 2, end]), [100, 50, 25, 0])]
+    assert curves(left) == [(pytest.approx([0, end / 4, end / 2, end]), [0, 50, 75, 100])]
     assert curves(forecast) == [(pytest.approx([end / 4, end]), [3599, 5])]
     assert moments(left) == [pytest.approx(end / 2)]
     shades = [(shade.get_x(), shade.get_x() + shade.get_width()) for shade in left.patches]
@@ -231,14 +242,14 @@ def test_a_forecast_is_drawn_from_earliest_to_latest_end(
 
     (fan,) = axes.patches
     middle = next(line for line in axes.lines if line.get_color() == colors.INKS["eta"].light)
-    ends = [(20 / DAY, 40.0), *((end / DAY, 0.0) for end in corners)]
+    ends = [(20 / DAY, 24.0), *((end / DAY, 64.0) for end in corners)]
     assert [tuple(map(float, corner)) for corner in fan.get_xy()[:3]] == [pytest.approx(end) for end in ends]
-    assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([20 / DAY, 60 / DAY], [40.0, 0.0])
+    assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([20 / DAY, 60 / DAY], [24.0, 64.0])
     assert legend(figures[-1]) == ["forecast at the time of the warning"]
 
 
 @pytest.mark.parametrize(("capacity", "unit", "whole"), [(GIB, "GiB", 1), (GIB - 1, "MiB", 1024), (0, "MiB", 0.001)])
-def test_what_is_left_is_drawn_in_gib_from_the_first_on(
+def test_what_is_used_is_drawn_in_gib_from_the_first_on(
     figures: list[Any], capacity: int, unit: str, whole: float
 ) -> None:
     panel = HeadroomCurve("ram", float(capacity), [(0.0, 0.0, Level.OK)])

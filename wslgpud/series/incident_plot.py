@@ -34,14 +34,14 @@ class IncidentMarks(NamedTuple):
 
 
 def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: Path, title: str, text: str) -> None:
-    """Plot the headroom of the subject, large, and of other resources below it, on a common time axis.
+    """Plot the use of the subject, large, and of other resources below it, on a common time axis.
 
     ``panels`` has the subject first; ``path`` is a PNG, SVG or self-contained HTML file, with the report ``text``
     below; the outcome is the second line of ``title``.
     """
     if not panels:
         raise plots.PlotError(say("nothing to draw: no headroom was recorded around it"))
-    figure = plots.figure_of(10, 4.4 + 1.3 * (len(panels) - 1))
+    figure = plots.figure_of(10, 4.325 + 1.3 * max(1, len(panels) - 1))
     ratios = [3.0] + [1.0] * (len(panels) - 1)
     grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
     for number, (axes, panel) in enumerate(zip(grid[:, 0], panels, strict=True)):
@@ -50,8 +50,8 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         times = [plots.days(wall) for wall, _, _ in panel.points]
         if number == 0:
             plots.shade_levels(axes, [(plots.days(wall), level) for wall, _, level in panel.points])
-            _fan(axes, story, scale)
-        plots.draw_headroom(axes, times, [max(0.0, p[1]) / scale for p in panel.points], fill=number > 0)
+            _fan(axes, story, scale, capacity)
+        plots.draw_area(axes, times, [max(0.0, capacity - max(0.0, p[1]) / scale) for p in panel.points], fill=number > 0)
         for row, (wall, name) in enumerate(story.marks):
             axes.axvline(plots.days(wall), **plots.MOMENT)
             if number == 0:
@@ -66,8 +66,8 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
                     va="top",
                     ha="left" if right else "right",
                 )
-        left = t("{resource}: left of {capacity_bytes}", resource=panel.resource, capacity_bytes=panel.capacity_bytes)
-        axes.set_title(left, fontsize=10, loc="left")
+        used = t("{resource}: used of {capacity_bytes}", resource=panel.resource, capacity_bytes=panel.capacity_bytes)
+        axes.set_title(used, fontsize=10, loc="left")
         axes.set_ylim(0, 1.02 * capacity)
         axes.set_xlim(plots.days(story.start), plots.days(story.end))
         axes.set_ylabel(unit)
@@ -79,14 +79,14 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
     plots.save(figure, path, (title.partition("\n")[0], text))
 
 
-def _fan(axes: Axes, story: IncidentMarks, scale: float) -> None:
+def _fan(axes: Axes, story: IncidentMarks, scale: float, capacity: float) -> None:
     """Draw the forecast of the warning: its median, from the earliest to the latest."""
     row = story.warned
     if row is None or row.forecast is None or row.forecast.eta_seconds is None:
         return
-    left, middle = row.forecast.headroom_bytes / scale, row.forecast.eta_seconds
+    used, middle = capacity - row.forecast.headroom_bytes / scale, row.forecast.eta_seconds
     early, late = row.forecast.eta_early_seconds or middle, row.forecast.eta_late_seconds or middle
     now, ink = plots.days(row.wall), INKS["eta"].light
-    corners = [(now, left), (plots.days(row.wall + early), 0.0), (plots.days(row.wall + late), 0.0)]
+    corners = [(now, used), (plots.days(row.wall + early), capacity), (plots.days(row.wall + late), capacity)]
     axes.fill([x for x, _ in corners], [y for _, y in corners], color=ink, alpha=0.14, linewidth=0)
-    axes.plot([now, plots.days(row.wall + middle)], [left, 0.0], color=ink, linewidth=1.6, linestyle=_DASHES)
+    axes.plot([now, plots.days(row.wall + middle)], [used, capacity], color=ink, linewidth=1.6, linestyle=_DASHES)

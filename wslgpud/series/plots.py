@@ -53,6 +53,12 @@ RiskPoint = tuple[float, float, float | None, Level]
 Point = tuple[float, float, float, float]
 
 
+#: a picture ten inches wide has 1600 pixels, of one panel 900 in height
+DPI = 160
+#: curves named in the title of a panel
+MAX_NAMES = 3
+
+
 class PlotError(MessageError):
     """A plot cannot be drawn; the message names the remedy."""
 
@@ -62,7 +68,7 @@ def plot_replays(
     events: Mapping[str, Mapping[str, float]],
     path: Path,
 ) -> None:
-    """Plot headroom, forecast and levels over time, one panel per trace and resource.
+    """Plot use, forecast and levels over time, one panel per trace and resource.
 
     ``replays`` are (name of the trace, points of each resource: seconds, share of headroom, seconds to exhaustion or
     None, level); ``events`` gives, by trace and resource, the second at which memory ran out, where known.
@@ -72,12 +78,12 @@ def plot_replays(
         raise PlotError(say("nothing to draw: the traces hold no resource with a known size"))
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
-    figure = figure_of(7.5 * columns, 2.9 * rows + 0.3)
+    figure = figure_of(max(10.0, 7.5 * columns), max(5.625, 2.9 * rows + 0.3))
     for position, (name, resource, series) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, position)
         unit, name_of_unit = _time_unit(series[-1][0] - series[0][0])
         points = [(t / unit, share, eta, level) for t, share, eta, level in series]
-        draw_headroom(axes, [point[0] for point in points], [100 * point[1] for point in points], fill=False)
+        draw_area(axes, [point[0] for point in points], [100 * (1 - point[1]) for point in points], fill=False)
         shade_levels(axes, [(at, level) for at, _, _, level in points])
         if etas := [(at, eta) for at, _, eta, _ in points if eta is not None and eta < 3600]:
             right = axes.twinx()
@@ -89,7 +95,7 @@ def plot_replays(
             axes.axvline(event / unit, **MOMENT)
         axes.set_title(t("{title}: {text}", title=name, text=current().resource(resource)), fontsize=10)
         axes.set_ylim(0, 100)
-        axes.set_ylabel(t("headroom (%)"))
+        axes.set_ylabel(t("used (%)"))
         axes.set_xlabel(name_of_unit)
     legend_of_levels(figure, LEVELS, [{"label": t("out of memory"), **MOMENT}])
     save(figure, path)
@@ -100,7 +106,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     runs = [run for run in runs if run.complete]
     if not runs:
         raise PlotError(say("nothing to draw: no stress run has been completed yet"))
-    figure = figure_of(9, 7)
+    figure = figure_of(10, 7)
     usable, speed, errors = figure.subplots(3, 1, sharex=True)
     cards = list(dict.fromkeys(run.uuid for run in runs))
     for uuid in cards:
@@ -127,6 +133,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
                 usable.annotate(change, place, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
     for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
         axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
         _finish(axes)
     errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
     errors.locator_params(axis="y", integer=True)
@@ -140,7 +147,7 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
     ``curves`` are (name, unit, (seconds since the epoch, minimum, mean, maximum) of each step with values).
     """
     units = list(dict.fromkeys(unit for _, unit, _ in curves))
-    figure = figure_of(10, 1.2 + 3 * len(units))
+    figure = figure_of(10, max(5.625, 1.2 + 3 * len(units)))
     panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
     for axes, unit in zip(panels, units, strict=True):
         same_unit = [(name, points) for name, its_unit, points in curves if its_unit == unit]
@@ -152,6 +159,10 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
             (line,) = axes.plot(times, means, linewidth=1.2, label=name)
             axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_ylabel(shown)
+        names = [name for name, _ in same_unit]
+        axes.set_title(", ".join([*names[:MAX_NAMES], "…"][: len(names)]), fontsize=10, loc="left")
+        if all(point[1] >= 0 for _, points in same_unit for point in points):
+            axes.set_ylim(bottom=0)
         _finish(axes)
         clock_below(axes)
     save(figure, path)
@@ -168,7 +179,7 @@ def plot_sweep(title: str, steps: Sequence[Mapping[str, Any]], path: Path) -> No
         places = [float(step["value"]) for step in steps]
     except ValueError:
         places = [float(number) for number in range(len(steps))]
-    figure = figure_of(8, 5.6)
+    figure = figure_of(10, 5.625)
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for label, which in ((t("peak RAM"), "ram_bytes"), (t("peak VRAM"), "vram_bytes")):
         held = zip(places, (step[which] for step in steps), strict=True)
@@ -239,11 +250,11 @@ def clock_below(axes: Axes, form: str = "") -> None:
     axes.xaxis.set_major_formatter((exact if form else concise)(tz=zone))
 
 
-def draw_headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill: bool) -> None:
-    """Draw headroom as a line or an area."""
-    axes.plot(times, left, color=INKS["headroom"].light, linewidth=1.6)
+def draw_area(axes: Axes, times: Sequence[float], used: Sequence[float], *, fill: bool) -> None:
+    """Draw what is used as a line or an area."""
+    axes.plot(times, used, color=INKS["headroom"].light, linewidth=1.6)
     if fill:
-        axes.fill_between(times, left, color=INKS["headroom"].light, alpha=0.12, linewidth=0)
+        axes.fill_between(times, used, color=INKS["headroom"].light, alpha=0.12, linewidth=0)
 
 
 def _finish(axes: Axes) -> None:
@@ -319,7 +330,7 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
         with safe_files.draft(path) as draft, _without_glyphs():
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
-                figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
+                figure.savefig(draft, format=kind[1:], dpi=DPI, metadata=undated)
                 return
             out = io.StringIO()
             # Without this, matplotlib adds metadata with web addresses.
