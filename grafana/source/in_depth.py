@@ -231,7 +231,7 @@ def _both_ways(title: str, text: str, come: str, go: str) -> Panel:
         text,
         ask(rate(metric(come)), "{{device}} in"),
         ask(f"-{rate(metric(go))}", "{{device}} out"),
-        unit="Bps",
+        unit="binBps",
         least=None,
         width=8,
         fill=10,

@@ -303,9 +303,9 @@ def _history() -> list[Panel]:
         ),
         lines(
             "Written",
-            "What the history writes to the disk: 1 kB/s is 86 MB of SSD wear per day.",
+            "What the history writes to the disk: 1 KiB/s is 84 MiB of SSD wear per day.",
             ask(rate(metric("store_written_bytes")), "written"),
-            unit="Bps",
+            unit="binBps",
             width=6,
         ),
     ]

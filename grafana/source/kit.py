@@ -24,6 +24,13 @@ DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LEVEL_COLOURS = {level: shade.grafana for level, shade in LEVEL_SHADES.items()}
 GOOD, NOTE, WARNING, CRITICAL, EMERGENCY = (LEVEL_COLOURS[level] for level in Level)
 NEUTRAL, NOT_HERE = "text", "#8e8e8e"
+#: From a point of any curve to all that happened around it, as long as an incident lasts:
+#: https://grafana.com/docs/grafana/latest/dashboards/use-dashboards/#control-the-time-range-using-a-url
+MOMENT_SECONDS = 900
+MOMENT_URL = (
+    "/d/wslgpud-overview?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}"
+    f"&time=${{__value.time}}&time.window={1000 * MOMENT_SECONDS}"
+)
 #: what a query returns when the machine is alive and says that there is no such thing here: neither 0 nor "No data"
 NOT_AVAILABLE = -1
 RISK = RiskSettings()
@@ -243,6 +250,7 @@ def lines(
     )
     panel = panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     panel = panel.legend(_legend(figures=table_legend))
+    panel = panel.data_links([builders.DashboardLink("This moment on the overview").type("link").url(MOMENT_URL)])
     if least is not None:
         panel = panel.min(least)
     if most is not None:

@@ -128,7 +128,7 @@ def _memory() -> list[Panel]:
         "Into swap is drawn downwards. Out of it all the time means that RAM is too small; both at once is thrashing.",
         ask(rate(metric("swap_in_bytes")), "from swap"),
         ask(f"-{rate(metric('swap_out_bytes'))}", "into swap"),
-        unit="Bps",
+        unit="binBps",
         least=None,
         width=6,
     )
@@ -373,7 +373,7 @@ def _machine() -> list[Panel]:
         "Distribution, version and networking mode of WSL, if this is WSL.",
         ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True),
         names=True,
-        width=6,
+        width=10,
         colour=NEUTRAL,
     )
     offered = figure(
@@ -381,7 +381,7 @@ def _machine() -> list[Panel]:
         "Whether WSL offers a GPU (/dev/dxg). No: an old driver in Windows, or gpuSupport=false.",
         ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True),
         mappings=OFFERED,
-        width=3,
+        width=4,
     )
     found = metric("doctor_findings")
     problems = metric("doctor_findings", state="problem")
@@ -392,14 +392,14 @@ def _machine() -> list[Panel]:
         decimals=0,
         mappings=words({-1: ("not yet", NOT_HERE)}),
         thresholds=steps((None, GOOD), (1, WARNING)),
-        width=3,
+        width=5,
     )
     since = figure(
         "Uptime",
         "Time since the machine (under WSL2: its virtual machine) started; a small value is a restart.",
         ask(f"max({metric('uptime_seconds')})", now=True),
         unit="s",
-        width=4,
+        width=5,
         decimals=1,
     )
     last_jump = figure(
@@ -408,7 +408,7 @@ def _machine() -> list[Panel]:
         ask(f"max({metric('clock_last_jump_seconds')}) or max({metric('build')}) * 0", now=True),
         unit="s",
         mappings=words({0: ("never", GOOD)}),
-        width=4,
+        width=12,
         decimals=1,
         colour=NEUTRAL,
     )
@@ -416,10 +416,10 @@ def _machine() -> list[Panel]:
         "Clock jumps",
         "How often the machine slept or its clock was set; gaps around them are not outages.",
         ask(f"max({metric('clock_jumps')})", now=True),
-        width=4,
+        width=12,
         decimals=0,
     )
-    return [under, offered, doctor, since, jumps, last_jump, processor, disks, *_windows()]
+    return [under, offered, doctor, since, processor, disks, *_windows(), jumps, last_jump]
 
 
 def _windows() -> list[Panel]:
