@@ -187,7 +187,7 @@ def test_in_a_crisis_no_card_changes_its_place(stage, look):
     expect(card.locator(".head .chip")).to_contain_text("warning")
     cards = page.locator(".grid .resource h2")
     expect(cards).to_have_count(12)
-    expect(cards.first).to_have_text(ENGLISH.resource(many[0]["resource"]))
+    expect(cards.first).to_have_attribute("title", "/other0")
     expect(cards.nth(10)).to_have_text("cgroup /worse")
 
 
@@ -234,7 +234,7 @@ _EXTENT = """canvas => {
 
 
 def test_a_silent_card_still_has_its_recorded_curve_on_page_load(stage, look):
-    """200 s were recorded, then nothing for 300 s, of the 900 s that are shown."""
+    """200 s were recorded, then nothing for 300 s; the chart begins where they do."""
     past = [o for o in trace("gpu-leak_outputs-1") if o.t <= 200]
     stage.play(past, 200, thin=4)
     stage.clock.offset += 300
@@ -247,8 +247,8 @@ def test_a_silent_card_still_has_its_recorded_curve_on_page_load(stage, look):
     canvas = card.locator("canvas")
     begin, end = eventually(lambda: canvas.evaluate(_EXTENT), "the curve")
 
-    assert 0.35 < begin < 0.6
-    assert 0.6 < end < 0.8
+    assert begin < 0.2
+    assert 0.3 < end < 0.6
 
 
 def test_new_samples_show_by_themselves(stage, look):
