@@ -51,7 +51,9 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         if number == 0:
             plots.shade_levels(axes, [(plots.days(wall), level) for wall, _, level in panel.points])
             _fan(axes, story, scale, capacity)
-        plots.draw_area(axes, times, [max(0.0, capacity - max(0.0, p[1]) / scale) for p in panel.points], fill=number > 0)
+        plots.draw_area(
+            axes, times, [max(0.0, capacity - max(0.0, p[1]) / scale) for p in panel.points], fill=number > 0
+        )
         for row, (wall, name) in enumerate(story.marks):
             axes.axvline(plots.days(wall), **plots.MOMENT)
             if number == 0:
