@@ -91,7 +91,7 @@ def test_an_open_incident_describes_the_present_not_its_start() -> None:
     now = replace(WARNING, cause="paused", eta_seconds=None, window_seconds=96.0)
 
     assert str(text_now(incident, now).headline) == "RAM has not grown for 2 min: 3.1 of 24 GiB left"
-    assert str(text_now(incident, now).advice).startswith("Nothing needs to be done unless it grows again")
+    assert str(text_now(incident, now).advice).startswith("If it grows again, save your work")
     assert text_now(incident, None) == compose(row)
 
 
@@ -225,6 +225,7 @@ def test_forecast_facts_are_rounded_and_unknown_ones_are_none() -> None:
         "probability_within_seconds": {"300": 0.7},
         "who": "python train.py (pid 4121)",
         "expected_peak_bytes": None,
+        "spilled_bytes": None,
         "reason": of_risk.reason(forecast),
         "age_seconds": 2.0,
     }
