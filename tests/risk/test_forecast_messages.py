@@ -322,13 +322,13 @@ def test_the_probability_is_that_of_the_first_likely_horizon(probabilities: dict
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (LEAK, "Save a checkpoint or your work, then stop or restart"),
-        (replace(LEAK, who_kind=""), "Save a checkpoint or your work, then stop or restart"),
+        (LEAK, "Save your work, then stop or restart"),
+        (replace(LEAK, who_kind=""), "Save your work, then stop or restart"),
         (replace(LEAK, who_kind="", resource="gpu1"), "Save a checkpoint, then use a smaller batch"),
         (replace(LEAK, who_kind="", resource="cgroup:/a"), "Raise the group's limit"),
         (replace(LEAK, who_kind="", resource="windows"), "Close programs in Windows"),
         (replace(LEAK, cause="pressure"), "Pause or stop the largest program"),
-        (replace(LEAK, cause="full", resource="gpu0", spilled_bytes=GIB), "Nothing fails, it only crawls"),
+        (replace(LEAK, cause="full", resource="gpu0", spilled_bytes=GIB), "Use a smaller batch, a shorter context"),
     ],
 )
 def test_the_advice_suits_the_cause_or_the_place(forecast: Forecast, text: str) -> None:
