@@ -15,7 +15,7 @@ from wslgpud.risk.replay import Replay
 
 GIB = 1 << 30
 ADVICE = (
-    "Save a checkpoint or your work, then stop or restart what grows."
+    "Save your work, then stop or restart what grows."
     " Loading a model or a data set grows as well, and stops by itself."
 )
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()
