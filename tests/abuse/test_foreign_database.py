@@ -120,8 +120,8 @@ def test_a_statement_that_would_take_for_ever_is_ended(file: Path, monkeypatch: 
     monkeypatch.setattr(engines, "MAX_STEPS", 20_000_000)
     spoil(
         file,
-        "INSERT INTO rollup_minute VALUES (0, 1, 1, 0, '', X'01', X'00', X'00', X'00', X'00')",
-        "INSERT INTO rollup_minute VALUES (1 << 60, 1, 1, 0, '', X'01', X'00', X'00', X'00', X'00')",
+        "INSERT INTO rollup_minute (part, series, unit, base, n_0) VALUES (0, 1, 1, 0, 1)",
+        "INSERT INTO rollup_minute (part, series, unit, base, n_0) VALUES (1 << 60, 1, 1, 0, 1)",
     )
     with Reader(str(file)) as reader:
         (ref,) = reader.series()

@@ -190,49 +190,32 @@ def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> No
     assert found[OTHER] == 1000 - MAX_SERIES_OF_NAMES, "the rest is one series"
 
 
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
+def test_series_without_data_and_long_unseen_names_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
-
-
-def test_series_without_data_and_long_unseen_names_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settled(monkeypatch)
     file, clock = tmp_path / "wslgpud.db", FakeClock(T0)
     keep = StoreSettings(raw_days=1, minute_days=2, hour_days=4)
-    with Store(file, keep, host_name="pc", clock=clock) as store:
-        first = {(NAMED, f"n{n}"): 1 for n in range(MAX_SERIES_OF_NAMES)}
-        store.append(snapshot(T0, first))
-        store.append(snapshot(T0 + 1800, {(NAMED, "n7"): 1}))
-        assert store.flush()
+
+    @contextmanager
+    def seen(*names: str) -> Iterator[Store]:
+        monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 600.0)
+        with Store(file, keep, host_name="pc", clock=clock) as store:
+            store.append(snapshot(clock.now, {(NAMED, name): 1 for name in names}))
+            store.append(snapshot(clock.now + 1800, {(NAMED, names[-1]): 1}))
+            assert store.flush()
+            monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
+            yield store
+
+    with seen(*(f"n{n}" for n in range(MAX_SERIES_OF_NAMES))):
+        pass
     clock.now = T0 + 2 * 86400
-    with Store(file, keep, host_name="pc", clock=clock) as store:
-        store.append(snapshot(clock.now, {(NAMED, "n7"): 2}))
-        store.append(snapshot(clock.now + 1800, {(NAMED, "n7"): 2}))
+    with seen("n7") as store:
         eventually(lambda: store.flush() and rows(file, "made_named%") <= upkeep.ROOMY, "room for new names")
         assert len(store.reader.read(*store.reader.series("made_named_bytes{program=n7}"), 0, clock.now, 3600)) == 2
-    clock.now = T0 + 5 * 86400
-    with Store(file, keep, host_name="pc", clock=clock) as store:
-        store.append(snapshot(clock.now, {(NAMED, "new"): 3}))
-        store.append(snapshot(clock.now + 1800, {(NAMED, "new"): 3}))
+    clock.now = T0 + 6 * 86400
+    with seen("new") as store:
         eventually(lambda: store.flush() and rows(file, "made_named%") == 2, "the end of all others")
         assert {dict(ref.labels)["program"] for ref in store.reader.series("made_named*")} == {"n7", "new"}
-
-
-def test_a_number_is_used_again_only_when_all_others_are_in_use(tmp_path: Path) -> None:
-    file = tmp_path / "wslgpud.db"
-    with Store(file, host_name="pc") as store:
-        store.append(snapshot(T0, {(NAMED, "a"): 1, (NAMED, "b"): 2}))
-        assert store.flush()
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("DELETE FROM series WHERE id = 1")
-        database.execute("INSERT INTO series VALUES (65535, 0, 'made_bytes', 'gauge', '{}', 1)")
-    with Store(file, host_name="pc") as store:
-        store.append(snapshot(T0 + 1, {(NAMED, "c"): 3, (NAMED, "d"): 4}))
-        assert store.flush()
-        found = {dict(ref.labels).get("program"): point.value for ref, point in store.reader.latest().items()}
-
-    assert found == {"b": 2, "c": 3, "d": 4}
 
 
 def crowded(file: Path, here: str) -> None:
@@ -240,14 +223,14 @@ def crowded(file: Path, here: str) -> None:
     file.parent.mkdir(parents=True)
     with Store(file, host_name=here):
         pass
-    row = "INSERT INTO series SELECT :first + n, :host, :metric, 'gauge', json_object('program', 'n' || n), 1"
+    row = "INSERT INTO series SELECT :first + n, :host, :metric, 'gauge', json_object('program', 'n' || n), 1, 0"
     row += " FROM names"
     names = "WITH RECURSIVE names(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM names WHERE n < 32000) "
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO host (id, name, sealed) VALUES (1, 'elsewhere', 0)")
         for host in (0, 1):
             for at, metric in enumerate(("program_resident_bytes", "program_swap_bytes")):
-                first = (host << 16) + 32_000 * at
+                first = (host << 32) + 32_000 * at
                 database.execute(names + row, {"first": first, "host": host, "metric": metric})
     assert rows(file) >= 100_000
 

@@ -159,7 +159,7 @@ def test_nonsense_documents_do_not_keep_a_daemon_from_starting(server_target: st
 def test_a_daemon_never_touches_the_rows_of_another_machine(server_target: str, run: Run) -> None:
     one_tick(server_target, "a", 1)
     one_tick(server_target, "b", 2)
-    run("INSERT INTO rollup_minute VALUES (0, 65537, 1, 0, '[1,1,0,0,0]')")
+    run("INSERT INTO rollup_minute (part, series, unit, base, n_0) VALUES (0, 4294967297, 1, 0, 1)")
 
     with Store(server_target, host_name="a") as store:
         assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
@@ -172,12 +172,12 @@ def test_a_series_forged_under_our_name_is_never_written_to(server_target: str, 
     with Store(server_target, host_name="a"):
         pass
     run("INSERT INTO host VALUES (1, 'b', 0, NULL)")
-    run("INSERT INTO series VALUES (65540, 0, 'made_bytes', 'gauge', '{\"kind\":\"free\"}', 1)")
+    run("INSERT INTO series VALUES (4294967300, 0, 'made_bytes', 'gauge', '{\"kind\":\"free\"}', 1, 0)")
 
     one_tick(server_target, "a", 1)
 
     (row,) = run("SELECT data FROM batch")
-    assert "65540" not in str(row[0])
+    assert "4294967300" not in str(row[0])
 
 
 def test_a_foreign_lock_delays_the_copy_but_not_the_monitoring(

@@ -168,10 +168,10 @@ def shares(file: Path) -> None:
     """Print the share of each table."""
     with sqlite3.connect(file) as database:
         sys.stdout.write("  ")
-        for table in ("chunk", "block", "rollup_minute", "rollup_hour", "batch"):
+        for table in ("chunk", "rollup_minute", "rollup_hour", "batch"):
             sys.stdout.write(f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, ")
-        data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
-        sys.stdout.write(f"{data:,} bytes in blocks\n")
+        data = database.execute("SELECT sum(length(data)) FROM chunk").fetchone()[0]
+        sys.stdout.write(f"{data:,} bytes in sheets\n")
         try:
             rows = database.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 6")
             sys.stdout.write("  " + ", ".join(f"{name} {size:,}" for name, size in rows) + "\n")

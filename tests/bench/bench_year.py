@@ -22,9 +22,9 @@ from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader, StoreStats, engines
+from wslgpud.store.batches import Slots
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
-from wslgpud.store.slots import Slots
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 

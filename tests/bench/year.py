@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.store import Store, engines, seal, series_reader
+from wslgpud.store import Store, engines, rollup, schema, series_reader
 from wslgpud.store.schema import PERIOD_SECONDS
 
 DAY = 86400
@@ -187,15 +186,9 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
 def _seal(
     connection: Connection, chunk: int, start: int, numbers: list[int], columns: list[list[int] | list[float]]
 ) -> None:
-    ticks = len(columns[0])
     # timers fire some milliseconds late
-    times = [(start + second) * 1000 + 350 + second * 7 % 4 for second in range(ticks)]
-    full = bytearray(b"\1" * ticks)
-    made = {
-        number: seal.Column(array("q", values) if isinstance(values[0], int) else list(values), full)
-        for number, values in zip(numbers, columns, strict=True)
-    }
-    write = seal.chunk_writer(chunk, times, made, [])
+    times = [(start + second) * 1000 + 350 + second * 7 % 4 for second in range(len(columns[0]))]
+    write = rollup.chunk_writer(chunk, [(n, times, values) for n, values in zip(numbers, columns, strict=True)], [])
     with connection.begin():
         write(connection)
 
@@ -208,13 +201,12 @@ def _repeat(connection: Connection, grown: dict[int, int], start: int, end: int,
     connection.execute(text("INSERT INTO grown VALUES (:series, :by)"), added)
     connection.commit()
     for copy in range(-(-(end - first) // span) - 1, 0, -1):
-        for table, columns in (
-            ("rollup_minute", "unit, base - :copy * by, data, n, last, below, above, over"),
-            ("rollup_hour", "hour, n, last - :copy * by, below, above, extra"),
-        ):
+        for tier in (schema.MINUTES, schema.HOURS):
+            columns = ", ".join(tier.table.c.keys()[4:])
             again = (
-                f"INSERT OR REPLACE INTO {table} SELECT part - :back, old.series, {columns}"
-                f" FROM {table} old JOIN grown ON grown.series = old.series"
+                f"INSERT OR REPLACE INTO {tier.table.name} (part, series, unit, base, {columns})"
+                f" SELECT part - :back, old.series, unit, base - :copy * by, {columns}"
+                f" FROM {tier.table.name} old JOIN grown ON grown.series = old.series"
                 " WHERE part >= :start AND part - :back >= :first ORDER BY part, old.series"
             )
             words = {"back": copy * span, "copy": copy, "start": start // DAY * DAY, "first": first}

@@ -45,7 +45,7 @@ from wslgpud.serve import HttpServer, Publisher, api, api_history, routes
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
-from wslgpud.store.rollup import Summary, packed
+from wslgpud.store.rollup import Summary, write_summaries
 from wslgpud.verdict import NEWS_SECONDS, blindness, decide
 from wslgpud.words import MessageLike, say, translator
 
@@ -360,14 +360,9 @@ def year(database: Path, now: float, days: int = 365, minute_days: int = 60) -> 
     with engine.begin() as connection:
         numbers = list(connection.execute(select(schema.series.c.id)).scalars())
         begin = int(now - 86400 * days) // 86400 * 86400
-        for part in range(begin + 86400 * (days - minute_days), int(now) // 900 * 900, 900):
-            rows = [{"part": part, "series": n, **packed(dict(enumerate(minutes(part, n))))} for n in numbers]
-            connection.execute(schema.rollup_minute.insert(), rows)
-        for hour in range(begin, int(now) // 3600 * 3600, 3600):
-            level = breath(hour, 0)
-            row = {"part": hour // 86400 * 86400, "hour": hour % 86400 // 3600, "n": 3600, "last": level}
-            spread = {"below": 1 << 30, "above": 1 << 29, "extra": 0}
-            connection.execute(schema.rollup_hour.insert(), [{**row, **spread, "series": n} for n in numbers])
+        last = int(now) // 900 * 900
+        write_summaries(connection, schema.MINUTES, dict(levels(last - 86400 * minute_days, last, 60, numbers)))
+        write_summaries(connection, schema.HOURS, dict(levels(begin, last // 3600 * 3600, 3600, numbers)))
     engine.dispose()
 
 
@@ -377,7 +372,8 @@ def breath(second: int, number: int) -> int:
     return int((24 + 6 * math.sin(6.28 * day + number) + 4 * math.sin(6.28 * week)) * (1 << 30))
 
 
-def minutes(part: int, number: int) -> Iterator[Summary]:
-    for minute in range(15):
-        level = breath(part + 60 * minute, number)
-        yield Summary(60, level - (1 << 28), level + (1 << 27), 60 * level, level)
+def levels(begin: int, end: int, step: int, numbers: list[int]) -> Iterator[tuple[tuple[int, int], Summary]]:
+    for second in range(begin, end, step):
+        for number in numbers:
+            level = breath(second, number)
+            yield (second, number), Summary(step, level - (1 << 28), level + (1 << 27), step * level, level)

@@ -66,7 +66,7 @@ def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made
             values = {(made.BYTES, str(i)): second * i * 7919 % 10007 for i in range(40)}
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
-    made.damage(file, "block")
+    made.damage(file, "rollup_minute")
     with Store(file, settings, host_name="pc", clock=clock) as store:
         clock.now += upkeep.FIRST_CHECK_SECONDS
         made.until(lambda: store.flush() and store.stats().set_aside)

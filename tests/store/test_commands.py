@@ -303,16 +303,15 @@ def test_db_check_finds_nothing_in_a_sound_history(run):
 @pytest.mark.parametrize(
     ("harm", "finding"),
     [
-        ("UPDATE block SET data = x'0101' WHERE id = (SELECT max(id) FROM block WHERE data <> x'')", "damaged"),
+        ("UPDATE chunk SET data = x'0101' WHERE id = (SELECT max(id) FROM chunk)", "damaged"),
         ("DELETE FROM rollup_minute", "do not match their samples"),
-        ("UPDATE rollup_minute SET n = x'3b'", "do not match their samples"),
-        ("UPDATE rollup_minute SET below = x'00'", "do not match their samples"),
-        ("UPDATE rollup_minute SET above = x'00'", "do not match their samples"),
+        ("UPDATE rollup_minute SET n_0 = 59", "do not match their samples"),
+        ("UPDATE rollup_minute SET below_0 = -1", "do not match their samples"),
+        ("UPDATE rollup_minute SET above_0 = -1", "do not match their samples"),
         (
-            "INSERT INTO series SELECT id + 65536, host, 'x', kind, labels, divisor FROM series LIMIT 1",
+            "INSERT INTO series SELECT id + (1 << 32), host, 'x', kind, labels, divisor, 0 FROM series LIMIT 1",
             "series of 1 hosts that are not known",
         ),
-        ("DELETE FROM chunk", "blocks without their chunks"),
         ("DELETE FROM series WHERE metric = 'memory_available_bytes'", "that is not known"),
     ],
 )

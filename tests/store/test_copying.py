@@ -11,8 +11,7 @@ import pytest
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Level, StressResult, Transition
 from wslgpud.store import LockedError, Reader, Store, replication, schema
-from wslgpud.store.replication import ReplicationSource
-from wslgpud.store.store import _Central
+from wslgpud.store.replication import Central, ReplicationSource
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.words import Message
 
@@ -38,7 +37,7 @@ def copy(file, server, settings, clock, made):
         ((run,),) = made.query(own, "SELECT max(id) FROM daemon_run")
         rows = {}
         source = ReplicationSource(str(own), "pc", machine, lambda: run, rows.__setitem__)
-        central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+        central = Central(str(server), settings, source, "pc", clock.wall, once=True)
         assert central.writer.close(60)
         assert central.stats.error == ""
         assert source.waiting_ticks == 0
@@ -178,7 +177,7 @@ def test_waiting_ticks_are_counted_while_the_server_is_away(file, server, settin
         source.close()
     ((run,),) = made.query(file, "SELECT max(id) FROM daemon_run")
     source = ReplicationSource(str(file), "pc", "", lambda: run, lambda *_: None)
-    central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+    central = Central(str(server), settings, source, "pc", clock.wall, once=True)
     assert central.writer.close(60)
     assert source.waiting_ticks == 0
     with Store(file, settings, host_name="pc", clock=clock) as store:
@@ -194,7 +193,7 @@ def test_leftovers_of_an_earlier_run_are_copied_exactly_once(copy, file, server,
         copy()
         append(store, made, range(3, 6))
     source = ReplicationSource(str(file), "pc", "", lambda: None, lambda *_: None)
-    central = _Central(str(server), settings, source, "pc", clock.wall, once=True)
+    central = Central(str(server), settings, source, "pc", clock.wall, once=True)
     assert central.writer.close(60)
     source.close()
     clock.now += 60
@@ -208,7 +207,7 @@ def test_leftovers_of_an_earlier_run_are_copied_exactly_once(copy, file, server,
 def test_what_ends_while_the_same_daemon_copies_ends_there_too(file, server, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         source = ReplicationSource(str(file), "pc", "", lambda: store._run_id, lambda *_: None)
-        central = _Central(str(server), settings, source, "pc", clock.wall, once=False)
+        central = Central(str(server), settings, source, "pc", clock.wall, once=False)
         warn(store, made, "a")
         warn(store, made, "b")
         for done in (False, True):

@@ -181,7 +181,7 @@ def test_each_attempt_that_fails_is_counted_once(opened, file, made, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
+@pytest.mark.parametrize("table", ["chunk", "batch", "rollup_minute"])
 def test_a_damaged_file_is_set_aside_and_its_sound_part_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(8000):
@@ -209,7 +209,7 @@ def test_a_damaged_file_is_set_aside_and_its_sound_part_is_saved(file, settings,
     assert _check(file)
     assert set(after) <= set(before)
     lost = len(before) - len(after)
-    assert lost <= {"block": 1800, "batch": 60, "rollup_minute": 0}[table]
+    assert lost <= {"chunk": 1800, "batch": 60, "rollup_minute": 0}[table]
     assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1
 
 
@@ -343,7 +343,7 @@ def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, ma
             store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}))
         made.settle(store, clock)
         with closing(sqlite3.connect(file)) as database, database:
-            database.execute("UPDATE block SET data = x'01' WHERE id = (SELECT min(id) FROM block)")
+            database.execute("UPDATE chunk SET data = x'01' WHERE id = (SELECT min(id) FROM chunk)")
         assert [s for s, _ in made.read_all(store.reader)] == list(range(900, 1900))
 
 
@@ -367,8 +367,8 @@ def test_a_page_found_damaged_in_a_read_is_reported_in_one_line(file, settings, 
             store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}))
         made.settle(store, clock)
     with closing(sqlite3.connect(file)) as database, database:
-        database.execute("UPDATE block SET data = CAST(data || ? AS BLOB)", (filling,))
-        assert database.execute("SELECT count(*) FROM block").fetchone() == (3,)
+        database.execute("UPDATE chunk SET data = CAST(data || ? AS BLOB)", (filling,))
+        assert database.execute("SELECT count(*) FROM chunk").fetchone() == (3,)
     whole = file.read_bytes()
     pages = [whole[i : i + 4096] for i in range(0, len(whole), 4096)]
     # such a page begins with the number of the next

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.store import Reader, Store, StoreError, database, schema
+from wslgpud.store import Reader, Store, StoreError, engines, schema
 from wslgpud.store.engines import check_state_folder, lock_path, sqlite_path, writer_engine
 from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnwritableError
 from wslgpud.store.maintenance import audit
@@ -192,14 +192,14 @@ def test_every_version_has_a_frozen_dump():
 def test_a_creation_that_fails_half_way_leaves_no_trace(tmp_path, monkeypatch):
     engine = writer_engine(str(tmp_path / "x.db"))
     with monkeypatch.context() as patched, engine.connect() as connection:
-        patched.setattr(database, "views", lambda _: {"good": "SELECT 1", "series": "SELECT 2"})
+        patched.setattr(engines, "views", lambda _: {"good": "SELECT 1", "series": "SELECT 2"})
         with pytest.raises(Exception, match="already exists"), connection.begin():
-            database.create(connection, "x")
+            engines.create(connection, "x")
     with engine.connect() as connection, connection.begin():
-        assert database.version_of(connection, "x") == 0
+        assert engines.version_of(connection, "x") == 0
         assert connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() == 0
-        database.create(connection, "x")
-        assert database.version_of(connection, "x") == schema.VERSION
+        engines.create(connection, "x")
+        assert engines.version_of(connection, "x") == schema.VERSION
 
 
 def test_a_url_and_a_path_mean_the_same_file(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from wslgpud import __version__
 from wslgpud.model import StressResult
-from wslgpud.store import DaemonRun, Store, all_series, upkeep
+from wslgpud.store import DaemonRun, Store, series_reader, upkeep
 from wslgpud.store.records import Learned
 
 
@@ -113,6 +113,6 @@ def test_a_quarter_hour_has_a_limited_number_of_process_rows():
     def packed(rows: int) -> bytes:
         return zlib.compress(f"[{','.join(['{}'] * (rows - 1))}]".encode())
 
-    assert len(all_series._of_chunk(packed(250_000))) == 249_999
+    assert len(series_reader._of_chunk(packed(250_000))) == 249_999
     with pytest.raises(ValueError, match="more than 250000 rows"):
-        all_series._of_chunk(packed(250_001))
+        series_reader._of_chunk(packed(250_001))

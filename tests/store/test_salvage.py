@@ -32,15 +32,15 @@ def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock,
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(2000), clock)
         made.settle(store, clock)
-        real, refused = writer.recovery._insert, []
+        real, refused = recovery._copy, []
 
-        def insert(connection, table, rows):
+        def copy(old, connection, table):
             if table.name == "chunk" and len(refused) < 2:
                 refused.append(table)
                 raise sqlite3.OperationalError("database or disk is full")
-            real(connection, table, rows)
+            real(old, connection, table)
 
-        monkeypatch.setattr(writer.recovery, "_insert", insert)
+        monkeypatch.setattr(recovery, "_copy", copy)
         store._writer.report_damage("found by hand", store._writer._inode)
         made.until(lambda: store.stats().set_aside)
         made.settle(store, clock)
@@ -53,7 +53,7 @@ def test_the_newest_samples_stay_though_new_ones_come_before(file, settings, clo
         _append(store, made, range(600), clock)
     made.damage(file, "sqlite_autoindex_host_1")
     with Store(file, settings, host_name="pc", clock=clock) as store:
-        assert store.stats().set_aside
+        made.until(lambda: store.stats().set_aside)
         _append(store, made, range(600, 610), clock)
         made.settle(store, clock)
         assert _seconds(store, made) == list(range(610))
@@ -80,8 +80,7 @@ def damaged(table, keys, rows):
     """Open a file in which some rows of a table make SQLite give up."""
     with closing(sqlite3.connect(":memory:")) as old:
         old.row_factory = sqlite3.Row
-        columns = table.columns.keys()
-        rest = [name for name in columns if name not in keys]
+        rest = {*table.columns.keys()} - {*keys}
 
         def readable(*key):
             if key in rows:
@@ -96,30 +95,32 @@ def damaged(table, keys, rows):
 
 
 @pytest.mark.parametrize("lost", [(), (1,), (1000,), (500,), (400, 401, 700), range(100, 900), range(1, 1001)], ids=str)
-def test_all_rows_are_found_but_those_that_cannot_be_read(lost):
+def test_rows_outside_the_damage_are_found(lost):
     with damaged(schema.event, ["id"], {(number,) for number in lost}) as old:
         old.executemany("INSERT INTO rows VALUES (?)", [(number,) for number in range(1, 1001)])
-        slices = list(recovery._rows(old, schema.event))
+        found = {row["id"] for row in recovery._rows(old, schema.event)}
 
-    assert max(map(len, slices), default=0) <= recovery.SLICE_ROWS
-    assert sorted(row["id"] for rows in slices for row in rows) == sorted({*range(1, 1001)} - {*lost})
+    missed = {*range(1, 1001)} - {*lost} - found
+    assert len(missed) <= 2 * len(lost), "as many rows again may be missed behind each damaged range"
+    assert not found & {*lost}
 
 
-def test_rows_that_share_a_part_with_an_unreadable_one_are_found():
+def test_other_parts_than_an_unreadable_rows_are_found():
     keys = [(part, series) for part in (0, 900, 1800) for series in (1, 2, 3)]
-    with damaged(schema.rollup_minute, ["part", "series"], {(900, 2)}) as old:
+    table = schema.MINUTES.table
+    with damaged(table, ["part", "series"], {(900, 2)}) as old:
         old.executemany("INSERT INTO rows VALUES (?, ?)", keys)
-        found = [(row["part"], row["series"]) for rows in recovery._rows(old, schema.rollup_minute) for row in rows]
+        found = {(row["part"], row["series"]) for row in recovery._rows(old, table)}
 
-    assert sorted(found) == [key for key in keys if key != (900, 2)]
+    assert found >= {key for key in keys if key[0] != 900}
 
 
 @pytest.mark.parametrize(
     ("table", "numbers"),
-    [(schema.event, range(5000)), (schema.rollup_minute, range(1_790_000_100, 1_790_000_100 + 5000 * 900, 900))],
+    [(schema.event, range(5000)), (schema.MINUTES.table, range(1_790_000_100, 1_790_000_100 + 5000 * 900, 900))],
     ids=["ids", "times"],
 )
-def test_rows_between_two_unreadable_ends_are_found(tmp_path, made, table, numbers):
+def test_rows_between_two_unreadable_pages_are_found(tmp_path, made, table, numbers):
     file = tmp_path / "old.db"
     engine = create_engine(f"sqlite:///{file}")
     texts = {"kind", "text", "fields", "data"}
@@ -129,21 +130,21 @@ def test_rows_between_two_unreadable_ends_are_found(tmp_path, made, table, numbe
         table.create(connection)
         connection.execute(table.insert(), [{**values, key: number} for number in numbers])
     engine.dispose()
-    queries = []
-    pages = made.damage(file, table.name, 0, -1)
-    with closing(recovery._open(file)) as old:
-        old.set_trace_callback(queries.append)
-        found = {row[key] for rows in recovery._rows(old, table) for row in rows}
+    pages = made.damage(file, table.name, 5, -5)
+    with closing(sqlite3.connect(file)) as old:
+        old.row_factory = sqlite3.Row
+        found = {row[key] for row in recovery._rows(old, table)}
 
-    lost = len(numbers) - len(found)
-    assert sorted(found) == list(range(min(found), max(found) + numbers.step, numbers.step))
-    assert 2 <= lost <= 3 * len(numbers) / pages
-    assert len(queries) < 20_000, "new samples wait for them"
+    assert 2 <= len(numbers) - len(found) <= 4 * len(numbers) / pages
 
 
-def test_new_rows_get_numbers_that_no_old_one_has():
-    with damaged(schema.event, ["id"], ()) as old:
-        assert recovery._greatest_id(old, schema.event) == 0
-        old.execute("INSERT INTO rows VALUES (17)")
-        assert recovery._greatest_id(old, schema.event) == 17
-        assert recovery._greatest_id(old, schema.chunk) == 1 << 33, "half of those of a machine stay free"
+def test_only_the_newest_file_set_aside_stays(file, clock, made):
+    for wall in (1_790_035_200, 1_790_035_261):
+        Store(file, host_name="pc").close()
+        aside = recovery.recover(file, wall)
+
+    assert aside == file.with_name("wslgpud.db.damaged-20260922T000101Z")
+    assert sorted(path.name for path in file.parent.iterdir() if path.name != "wslgpud.db.lock") == [
+        "wslgpud.db",
+        aside.name,
+    ]

@@ -13,10 +13,10 @@ JOBS = MetricSpec("made_jobs", "gauge", "", "Jobs.", ("place", "job"), names=(Na
 GROUPS = MetricSpec("made_groups", "gauge", "", "Groups.", ("group",), names=(NameLimit("group", "group", 9),))
 
 
-def number(some: SeriesInUse, *series: Series, newest: int = 0, room: int = 0, free: tuple[int, ...] = (), **rows: int):
+def number(some: SeriesInUse, *series: Series, newest: int = 0, room: int = 0, **rows: int):
     """Number series; ``rows`` gives the numbers that the database knows by the value of their last label."""
-    known = {one.key.identity: (rows[one.labels[-1]], "gauge") for one in series if one.labels[-1] in rows}
-    found = KnownSeries(known, newest, {"made_jobs": room, "made_groups": room}, free)
+    known = {one.key.identity: rows[one.labels[-1]] for one in series if one.labels[-1] in rows}
+    found = KnownSeries(known, newest, {"made_jobs": room, "made_groups": room})
     return some.number([one.key for one in series], found)
 
 
@@ -26,6 +26,9 @@ def test_a_series_is_forgotten_an_hour_or_two_after_last_read():
     some.turn(3600.0)
     assert some.known, "not before it has its number"
     number(some, series, a=7)
+    some.turn(3600.0)
+    assert some.known, "not before its row is written"
+    some.unsaved.clear()
     some.turn(3599.0)
     assert (some.known, some.numbers()) == ({("made_level", ("a",)): series}, {"1": 7})
     some.turn(3600.0)
@@ -46,7 +49,7 @@ def test_new_series_get_the_next_numbers_and_are_saved():
     assert number(some, first, second, third, newest=5, b=3) == 0
 
     assert [one.number for one in (first, second, third)] == [6, 3, 7]
-    assert some.unsaved == [(6, first.key), (7, third.key)]
+    assert some.unsaved == [(3, second.key), (6, first.key), (7, third.key)]
     assert some.unnumbered() == []
 
 
@@ -62,17 +65,8 @@ def test_a_series_keeps_its_number_unless_another_has_taken_it():
     number(some, first, second, newest=2, a=1)
     assert [one.number for one in (first, second)] == [1, 3]
     some.adopt(1)
-    number(some, first, second, newest=1 << 16)
-    assert [one.number for one in (first, second)] == [(1 << 16) + 1, (1 << 16) + 2]
-
-
-def test_after_the_last_number_those_of_deleted_series_are_used():
-    some = SeriesInUse()
-    series = [some.learn(LEVEL, (kind,)) for kind in "abc"]
-
-    assert number(some, *series, newest=65_534, free=(17,)) == 1
-    assert [one.number for one in series] == [65_535, 17, None]
-    assert series[2].name == ""
+    number(some, first, second, newest=1 << 32)
+    assert [one.number for one in (first, second)] == [(1 << 32) + 1, (1 << 32) + 2]
 
 
 @pytest.mark.parametrize(("room", "rejected"), [(0, 2), (1, 1), (2, 0)])
@@ -100,17 +94,3 @@ def test_names_beyond_a_metrics_limit_are_summed_or_left_out(room, rejected):
 )
 def test_a_file_is_set_aside_for_damage_and_nothing_else(said, damage):
     assert recovery.is_damage(said) is damage
-
-
-def test_only_the_newest_file_set_aside_stays_with_its_log(tmp_path):
-    file = tmp_path / "h.db"
-    for wall, sides in ((1_790_035_200, ("", "-wal")), (1_790_035_261, ("", "-shm"))):
-        for side in sides:
-            (tmp_path / f"h.db{side}").write_text(str(wall))
-        aside = recovery.set_aside(file, wall)
-
-    assert aside == tmp_path / "h.db.damaged-20260922T000101Z"
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        aside.name: "1790035261",
-        f"{aside.name}-shm": "1790035261",
-    }

@@ -38,8 +38,8 @@ def store(target, settings, clock):
 def test_values_come_back_exactly_as_they_went_in(store, made):
     ticks = [
         {(made.BYTES, "free"): 2**53 + 1, made.RATIO: 0.123, made.EVENTS: 7},
-        {(made.BYTES, "free"): -(2**63), made.RATIO: 1.0, made.EVENTS: 8},
-        {(made.BYTES, "free"): 2**63 - 1, made.RATIO: 0, made.EVENTS: 8},
+        {(made.BYTES, "free"): 1 - 2**62, made.RATIO: 1.0, made.EVENTS: 8},
+        {(made.BYTES, "free"): 2**62 - 1, made.RATIO: 0, made.EVENTS: 8},
     ]
     for second, values in enumerate(ticks):
         store.append(made.snapshot(made.T0 + second + 0.125, values))
@@ -62,9 +62,9 @@ def test_floats_are_kept_to_the_precision_of_their_metric(store, made):
 
 def test_what_is_not_known_is_not_stored(store, made):
     store.append(
-        made.snapshot(made.T0, {made.RATIO: float("nan"), (made.BYTES, "x"): float("inf"), made.EVENTS: 2**63})
+        made.snapshot(made.T0, {made.RATIO: float("nan"), (made.BYTES, "x"): float("inf"), made.EVENTS: 2**62})
     )
-    store.append(made.snapshot(made.T0, {made.RATIO: 1.7976931348623157e308, made.EVENTS: -(2**63) - 1}))
+    store.append(made.snapshot(made.T0, {made.RATIO: 1.7976931348623157e308, made.EVENTS: -(2**62)}))
     store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.5}))
     assert store.flush()
     assert made.read_all(store.reader) == [(1, 0.5)]
@@ -263,7 +263,7 @@ def test_a_full_buffer_drops_and_counts_the_oldest_calm_ticks(made, empty):
     assert buffer.pending.size <= 20_000
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+@given(st.lists(st.integers(1 - 2**62, 2**62 - 1), min_size=1, max_size=20))
 def test_any_whole_number_survives_the_way_in(made, empty, numbers):
     buffer = WriteBuffer()
     buffer.attach(0, 0)
@@ -321,15 +321,3 @@ def test_values_stay_in_order_of_time_when_a_precision_changes(target, settings,
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
             assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
-
-
-def test_no_series_takes_a_number_of_another_machine(made):
-    buffer = WriteBuffer()
-    buffer.attach(0, 0)
-    buffer.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
-    taken = {"host": 0, "metric": "made_events", "kind": "counter", "divisor": 1}
-    rows = [{**taken, "id": number, "labels": "{}" if number == 65535 else str(number)} for number in range(1, 65536)]
-    with _database(rows) as connection:
-        buffer.look_up(connection)
-    assert buffer.rejected_values == 1
-    assert not buffer.waiting(1).series

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from wslgpud.store import engines, wal
+from wslgpud.store.errors import LostWriteError
 from wslgpud.store.store_metrics import StoreStats, readings
-from wslgpud.store.upkeep import _adapted
 
 
 def figures(**known):
@@ -44,12 +46,6 @@ def test_damage_is_told_until_a_later_check_finds_none(findings, aside, damage):
 def test_the_history_size_is_that_of_its_file_if_there_is_one(tmp_path):
     (tmp_path / "h.db").write_bytes(bytes(5))
     assert [engines.size_of(path) for path in (tmp_path / "h.db", tmp_path / "none", None)] == [5, None, None]
-
-
-@pytest.mark.parametrize(("seconds", "rows"), [(0.0, 150), (0.01, 150), (0.02, 100), (0.04, 50), (0.2, 10), (60.0, 10)])
-def test_a_slice_of_upkeep_comes_to_take_a_fiftieth_of_a_second(seconds, rows):
-    assert _adapted(100, seconds, 5000) == rows
-    assert _adapted(100, seconds, 120) == min(rows, 120)
 
 
 @pytest.mark.parametrize(
@@ -95,19 +91,24 @@ def test_the_lock_file_shows_why_the_disk_refuses_a_write(tmp_path, monkeypatch,
     assert lock.stat().st_size == 0
 
 
-def test_a_log_is_written_again_as_it_is(tmp_path, monkeypatch):
-    wal.write_again(tmp_path / "h.db")
-    log = tmp_path / "h.db-wal"
-    assert not log.exists()
-    content = os.urandom((5 << 19) + 7)
-    log.write_bytes(content)
-    lengths = []
-    write = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda *arguments: lengths.append(write(*arguments)) or lengths[-1])
-    wal.write_again(tmp_path / "h.db")
+def test_after_a_failed_sync_all_of_the_log_reaches_the_file(tmp_path):
+    file = tmp_path / "h.db"
+    log = wal.Wal(engines.writer_engine(str(file)).connect(), file)
+    log.connection.exec_driver_sql("CREATE TABLE t (x)")
+    log.connection.commit()
+    with closing(sqlite3.connect(file, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM t").fetchall()
+        log.connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        log.connection.commit()
+        log.connection.exec_driver_sql("PRAGMA busy_timeout = 1")
+        log.connection.rollback()
+        with pytest.raises(LostWriteError, match="a reader holds the log"):
+            log.write_again()
+    log.write_again()
+    log.close()
 
-    assert log.read_bytes() == content
-    assert sum(lengths) == len(content)
+    assert b"CREATE TABLE t" in file.read_bytes()
 
 
 def test_bytes_written_are_what_the_kernel_counts_for_the_thread():

@@ -33,7 +33,6 @@ def aged(file, settings, clock, made):
         made.settle(store, clock)
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("DELETE FROM chunk WHERE high_ms < ?", ((made.T0 + 3 * 3600) * 1000,))
-            database.execute("DELETE FROM block WHERE id NOT IN (SELECT id FROM chunk)")
             database.execute("DELETE FROM rollup_minute WHERE part < ?", (made.T0 + 2 * 3600,))
         yield store
 

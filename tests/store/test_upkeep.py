@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import func, select
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import database, engines, schema, upkeep, wal
-from wslgpud.store.slots import Slots
+from wslgpud.store import engines, schema, upkeep, wal
+from wslgpud.store.batches import Slots
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import Forgetter, NightlyCheck, Upkeep
+from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
 
 DAY = 86400.0
@@ -54,7 +55,7 @@ def test_free_pages_are_returned_beyond_a_tenth_of_the_file(tmp_path, monkeypatc
     with engines.writer_engine(str(tmp_path / "h.db")).connect() as connection:
         assert kept._shrink(connection) is shrinks
         connection.rollback()
-        assert kept._used(connection) == (pages - free) * 4096
+        assert kept._used_bytes(connection) == (pages - free) * 4096
     assert scripts == ["PRAGMA incremental_vacuum(256)"] * shrinks
 
 
@@ -63,7 +64,7 @@ def connection(tmp_path):
     """The writing connection to a new history."""
     with engines.writer_engine(str(tmp_path / "new.db")).connect() as connection:
         with connection.begin():
-            database.create(connection, "new.db")
+            engines.create(connection, "new.db")
         yield connection
 
 
@@ -88,57 +89,76 @@ def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, con
         assert [*connection.scalars(table.select())] == [3], "the oldest go"
 
 
-def test_every_six_hours_series_without_data_are_forgotten(mono, connection):
+def with_hours(connection, metric, numbers, *, part):
+    """Insert series of a metric that each have one hour in a part, and were seen then."""
+    series = {"host": 0, "metric": metric, "kind": "gauge", "divisor": 1, "seen_ms": part * 1000}
+    hour = {"part": part, "unit": 1, "base": 0, "n_0": 1}
+    schema.insert_new(connection, schema.series, [{**series, "id": n, "labels": str(n)} for n in numbers])
+    schema.insert_new(connection, schema.HOURS.table, [{**hour, "series": n} for n in numbers])
+
+
+def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connection):
     stats = StoreStats()
-    forget = Forgetter(StoreSettings(), WriteBuffer(), stats)
+    kept = Upkeep(StoreSettings(hour_days=1, minute_days=1, raw_days=1), clock.wall, WriteBuffer(), Slots(), stats)
 
     def forgotten(after_seconds: float) -> int:
         mono.now += after_seconds
         before = stats.purged_rows_total
         with connection.begin():
-            row = {"id": 7, "host": 0, "metric": "m", "kind": "gauge", "labels": "{}", "divisor": 1}
-            schema.insert_new(connection, schema.series, [row])
-        assert not forget(connection, DAY)
+            with_hours(connection, "m", [7, 8], part=0)
+        while kept._forget(connection):
+            pass
         return stats.purged_rows_total - before
 
-    assert [forgotten(0.0), forgotten(6 * 3600.0 - 1), forgotten(1.0)] == [1, 0, 1]
+    assert [forgotten(0.0), forgotten(6 * 3600.0 - 1)] == [1, 0]
+    assert [*connection.scalars(select(schema.series.c.id))] == [7, 8], "the newest stays, as its number is not reused"
+    connection.rollback()
+    assert forgotten(1.0) == 1
 
 
-def with_hours(connection, metric, numbers, *, part):
-    """Insert series of a metric that each have one hour in a part."""
-    series = {"host": 0, "metric": metric, "kind": "gauge", "divisor": 1}
-    hour = {"part": part, "hour": 0, "n": 1, "last": 0, "below": 0, "above": 0, "extra": 0}
-    schema.insert_new(connection, schema.series, [{**series, "id": n, "labels": str(n)} for n in numbers])
-    schema.insert_new(connection, schema.rollup_hour, [{**hour, "series": n} for n in numbers])
+def test_series_in_use_and_of_a_clock_ahead_count_as_seen_now(mono, clock, connection):
+    buffer = SimpleNamespace(host_id=0, in_use=lambda: {1})
+    kept = Upkeep(StoreSettings(), clock.wall, buffer, Slots(), StoreStats())
+    with connection.begin():
+        with_hours(connection, "m", [1], part=0)
+        with_hours(connection, "n", [2], part=clock.now + 9 * DAY)
+        with_hours(connection, "o", [3], part=clock.now - DAY)
+    assert not kept._forget(connection)
+
+    seen = connection.execute(select(schema.series.c.id, schema.series.c.seen_ms)).all()
+    assert [tuple(row) for row in seen] == [(1, clock.now * 1000), (2, clock.now * 1000), (3, (clock.now - DAY) * 1000)]
 
 
 @pytest.mark.parametrize(
     ("names", "after_days", "left"),
-    [(511, 1, 511), (511, 2, 511), (512, 1, 512), (512, 2, 448), (513, 2, 448), (513, 4, 448), (511, 5, 0)],
+    [(511, 1, 511), (511, 2, 511), (512, 1, 512), (512, 2, 448), (513, 2, 448), (513, 4, 448), (511, 6, 0)],
 )
-def test_names_without_samples_make_room_once_there_are_512(mono, connection, names, after_days, left):
-    stats = StoreStats()
-    forget = Forgetter(StoreSettings(raw_days=1, minute_days=2, hour_days=4), WriteBuffer(), stats)
+def test_names_without_samples_make_room_once_there_are_512(mono, clock, connection, names, after_days, left):
+    stats, days = StoreStats(), {"raw_days": 1, "minute_days": 2, "hour_days": 4}
+    kept = Upkeep(StoreSettings(**days), clock.wall, WriteBuffer(), Slots(), stats)
     with connection.begin():
         with_hours(connection, "m", range(names), part=100 * DAY)
         with_hours(connection, "few", [600], part=100 * DAY)
-    while forget(connection, (100 + after_days) * DAY + 1):
+    clock.now = (100 + after_days) * DAY
+    while kept._forget(connection):
         pass
 
-    tables = (schema.series, schema.rollup_hour)
-    assert [len(connection.execute(table.select()).all()) for table in tables] == [left + (after_days <= 4)] * 2
-    assert stats.purged_rows_total == names + 1 - left - (after_days <= 4)
+    metrics = select(schema.series.c.metric, func.count()).group_by(schema.series.c.metric)
+    assert dict(connection.execute(metrics).all()) == {"few": 1} | ({"m": left} if left else {})
+    assert stats.purged_rows_total == names - left
 
 
 def test_a_part_of_many_series_goes_in_slices(kept, connection):
+    table = schema.HOURS.table
+
     def left() -> list[int]:
-        kept._delete_part(connection, schema.rollup_hour, 100 * DAY + 1)
-        return [*connection.scalars(schema.rollup_hour.select().with_only_columns(schema.rollup_hour.c.series))]
+        kept._delete_part(connection, table, 100 * DAY + 1)
+        return [*connection.scalars(select(table.c.series))]
 
     with connection.begin():
-        with_hours(connection, "m", range(120), part=100 * DAY)
-        with_hours(connection, "n", [200], part=101 * DAY)
-        assert [left(), left(), left(), left()] == [[*range(51, 120), 200], [*range(102, 120), 200], [200], [200]]
+        with_hours(connection, "m", range(420), part=100 * DAY)
+        with_hours(connection, "n", [500], part=101 * DAY)
+        assert [left(), left(), left(), left()] == [[*range(201, 420), 500], [*range(402, 420), 500], [500], [500]]
 
 
 def test_the_first_check_comes_after_15_minutes_or_on_request(file, clock):

@@ -1,92 +1,59 @@
-"""Compresses one series over a period, with the standard library only.
+"""Compresses the samples of a period, with the standard library only.
 
-Integers become differences from the last one back, divided by their common divisor (memory changes by pages), then
-unsigned (zigzag: 0, -1, 1, -2, ...), and are deflated byte plane by byte plane, which gives long runs. The divisor
-saves 9 % and halves the time of a read.
+A block holds integers: the first one and the differences that follow, byte plane by byte plane, deflated; most
+differences are small, so most planes are runs of zeros.
 
 All blocks of one chunk are stored in one blob, a sheet: a row for each would waste a fifth of the file on half-full
-pages. It begins with the number of its series and an entry for each, in order of their ids; then come the blocks.
+pages. Series with values at exactly the same ticks share a block of times. A sheet begins with the numbers of its
+blocks of times and of its series, and an entry for each, times first, then series in order of their numbers; then come
+the blocks.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
-from math import gcd
+from itertools import accumulate, chain
 from operator import sub
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wslgpud.store.schema import MAX_BATCH_BYTES, MAX_READ_TICKS
 from wslgpud.words import cause, say
 
-#: width of a difference in bytes -> its format in ``struct``
-_FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-_INT64 = 1 << 63
-#: the low 16 bits of a series' id, its mask, its last value, and where its block ends
-_ENTRY = struct.Struct("<HHqI")
-_COUNT = struct.Struct("<H")
-#: the width of a difference in bytes, 0 where one needs more than 64 bits and values stand for themselves; its unit
-_HEAD = struct.Struct("<BQ")
+_COUNTS = struct.Struct("<HI")
+_ENTRY = struct.Struct("<IHqI")
+#: blocks of times that are cached, as plots read several series: a day, and 1 MB
+_CACHED_TIMES = 128
 
 
 def encode(numbers: Sequence[int]) -> bytes:
-    """Return 64-bit integers as a block: ``_HEAD``, and deflated planes; empty when all are the same."""
-    steps = [*map(sub, numbers, numbers[1:])][::-1]
-    if not any(steps):
-        return b""
-    if not -_INT64 <= min(steps) <= max(steps) < _INT64:
-        return _HEAD.pack(0, 0) + zlib.compress(struct.pack(f"<{len(steps)}q", *numbers[-2::-1]), 9)
-    unit = gcd(*steps)
-    zigzag = [2 * step if step >= 0 else -2 * step - 1 for step in (step // unit for step in steps)]
-    width = next(width for width in _FORMATS if max(zigzag) < 1 << 8 * width)
-    data = struct.pack(f"<{len(zigzag)}{_FORMATS[width]}", *zigzag)
-    return _HEAD.pack(width, unit) + zlib.compress(b"".join(data[i::width] for i in range(width)), 9)
+    """Return integers below 2**62 as a block."""
+    steps = struct.pack(f"<{len(numbers)}q", *map(sub, numbers, chain((0,), numbers)))
+    return zlib.compress(b"".join(steps[i::8] for i in range(8)), 9)
 
 
-def decode(block: bytes, count: int, last: int, divisor: int = 1) -> list[Any]:
-    """Return the ``count`` values of a block that ends in ``last``, divided by ``divisor``.
-
-    ValueError: the block is damaged.
-    """
-    if not 0 <= count <= MAX_READ_TICKS:
-        raise ValueError(
-            say("damaged block: {count} values, at most {most} are possible", count=count, most=MAX_READ_TICKS)
-        )
-    if not block:
-        return [last / divisor if divisor > 1 else last] * count
+def decode(block: bytes) -> list[int]:
+    """Undo ``encode``, or raise ValueError: the block is damaged."""
     try:
-        width, unit = _HEAD.unpack_from(block)
-        values = [last, *_backwards(inflate(block[_HEAD.size :], (width or 8) * max(count - 1, 0)), width, unit, last)]
-    except (zlib.error, LookupError, ValueError, struct.error) as error:
+        planes = inflate(block, 8 * MAX_READ_TICKS)
+    except (zlib.error, ValueError) as error:
         raise ValueError(say("damaged block: {why}", why=cause(error))) from error
-    if len(values) != count:
-        raise ValueError(say("damaged block: {number} values instead of {count}", number=len(values), count=count))
-    values.reverse()
-    return [value / divisor for value in values] if divisor > 1 else values
+    count, rest = divmod(len(planes), 8)
+    if rest:
+        raise ValueError(say("damaged block: {why}", why=say("truncated")))
+    steps = bytearray(len(planes))
+    for i in range(8):
+        steps[i::8] = planes[i * count : (i + 1) * count]
+    return list(accumulate(struct.unpack(f"<{count}q", steps)))
 
 
-def _backwards(planes: bytes, width: int, unit: int, last: int) -> Sequence[int]:
-    """Return the values before the ``last`` one, backwards, from the byte planes of differences."""
-    at, count = last, len(planes) // (width or 8)
-    if not width:
-        return struct.unpack(f"<{count}q", planes)
-    if width == 1:  # the common case by far: looking a step up is faster than computing it
-        steps = _small_steps(unit)
-        return [at := at + steps[n] for n in planes]
-    lines = bytearray(len(planes))
-    for i in range(width):
-        lines[i::width] = planes[i * count : (i + 1) * count]
-    numbers = struct.unpack(f"<{count}{_FORMATS[width]}", lines)
-    return [at := at + unit * ((n >> 1) ^ -(n & 1)) for n in numbers]
-
-
-@lru_cache(256)
-def _small_steps(unit: int) -> list[int]:
-    return [unit * ((n >> 1) ^ -(n & 1)) for n in range(256)]
+@lru_cache(_CACHED_TIMES)
+def _times(block: bytes) -> array[int]:
+    return array("q", decode(block))
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
@@ -112,49 +79,81 @@ def unpack_text(data: bytes | str) -> str:
     return data if isinstance(data, str) else inflate(data, MAX_BATCH_BYTES).decode()
 
 
-class SeriesBlock(NamedTuple):
-    """One series in one chunk; ``mask`` is the number of its mask there, 0 if it has all ticks."""
+#: number (32 bits), times (ms) and values of a series, both in order of arrival
+Samples = tuple[int, Sequence[int], Sequence[int]]
 
-    mask: int
+
+class _Entry(NamedTuple):
+    """A block; for one of times, number and times are 0. ``end`` is where it ends among all blocks."""
+
+    number: int
+    #: the index of its block of times
+    times: int
+    #: the last of its numbers
     last: int
-    data: bytes
+    end: int
 
 
-def pack_sheet(blocks: Mapping[int, SeriesBlock]) -> bytes:
-    """Return the blocks of the series with these numbers (16 bits, in order) as a sheet."""
-    ends = accumulate(len(block.data) for block in blocks.values())
-    entries = (
-        _ENTRY.pack(n, block.mask, block.last, end) for (n, block), end in zip(blocks.items(), ends, strict=True)
-    )
-    return b"".join((_COUNT.pack(len(blocks)), *entries, *(block.data for block in blocks.values())))
+def pack_sheet(series: Iterable[Samples]) -> bytes:
+    """Return the samples of some series as a sheet."""
+    groups: dict[bytes, tuple[int, int]] = {}
+    entries = []
+    blocks = []
+    for number, times, values in sorted(series, key=lambda one: one[0]):
+        group, _ = groups.setdefault(encode(times), (len(groups), times[-1]))
+        entries.append((number, group, values[-1]))
+        blocks.append(encode(values))
+    every = [*((0, 0, last) for _, last in groups.values()), *entries]
+    ends = accumulate(map(len, (*groups, *blocks)))
+    packed = (_ENTRY.pack(*entry, end) for entry, end in zip(every, ends, strict=True))
+    return b"".join((_COUNTS.pack(len(groups), len(blocks)), *packed, *groups, *blocks))
 
 
-def unpack_sheet(sheet: bytes) -> dict[int, SeriesBlock]:
-    """Undo ``pack_sheet``, or raise ValueError: the sheet is damaged."""
-    return dict(_block(sheet, i) for i in range(_count(sheet)))
+class Sheet:
+    """Reads a sheet; each of its methods raises ValueError where it is damaged."""
 
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        if len(data) < _COUNTS.size:
+            raise ValueError(say("damaged sheet: {why}", why=say("truncated")))
+        self._groups, series = _COUNTS.unpack_from(data)
+        self._count = self._groups + series
+        self._begin = _COUNTS.size + self._count * _ENTRY.size
+        if len(data) < self._begin:
+            raise ValueError(say("damaged sheet: {why}", why=say("truncated")))
 
-def find_block(sheet: bytes, number: int) -> SeriesBlock | None:
-    """Return the block of one series of a sheet, if present, or raise ValueError: the sheet is damaged."""
-    count = _count(sheet)
-    i = bisect_left(range(count), number, key=lambda i: int(_entry(sheet, i)[0]))
-    series_number, block = _block(sheet, i) if i < count else (None, None)
-    return block if series_number == number else None
+    @property
+    def numbers(self) -> list[int]:
+        return [self._entry(i).number for i in range(self._groups, self._count)]
 
+    def find(self, number: int) -> Samples | None:
+        """Return the samples of one series, if present."""
+        i = bisect_left(range(self._count), number, self._groups, key=lambda i: self._entry(i).number)
+        return self._samples(i) if i < self._count and self._entry(i).number == number else None
 
-def _count(sheet: bytes) -> int:
-    """Return the number of entries, all of which are there."""
-    count = int.from_bytes(sheet[: _COUNT.size], "little")
-    if len(sheet) < _COUNT.size + count * _ENTRY.size:
-        raise ValueError(say("damaged sheet: {why}", why=say("truncated")))
-    return count
+    def last(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, time (ms) and value of the last sample of each series."""
+        for i in range(self._groups, self._count):
+            entry = self._entry(i)
+            yield entry.number, self._entry(entry.times).last, entry.last
 
+    def count(self) -> int:
+        """Return the number of samples."""
+        sizes = [len(_times(self._block(i))) for i in range(self._groups)]
+        return sum(sizes[self._entry(i).times] for i in range(self._groups, self._count))
 
-def _entry(sheet: bytes, i: int) -> tuple[Any, ...]:
-    return _ENTRY.unpack_from(sheet, _COUNT.size + i * _ENTRY.size)
+    def _samples(self, i: int) -> Samples:
+        entry = self._entry(i)
+        times, values = _times(self._block(entry.times)), decode(self._block(i))
+        if len(times) != len(values):
+            raise ValueError(
+                say("damaged block: {number} values instead of {count}", number=len(values), count=len(times))
+            )
+        return entry.number, times, values
 
+    def _entry(self, i: int) -> _Entry:
+        return _Entry(*_ENTRY.unpack_from(self._data, _COUNTS.size + i * _ENTRY.size))
 
-def _block(sheet: bytes, i: int) -> tuple[int, SeriesBlock]:
-    number, mask, last, end = _entry(sheet, i)
-    start, begin = _entry(sheet, i - 1)[3] if i else 0, _COUNT.size + _count(sheet) * _ENTRY.size
-    return number, SeriesBlock(mask, last, sheet[begin + start : begin + end])
+    def _block(self, i: int) -> bytes:
+        start = self._entry(i - 1).end if i else 0
+        return self._data[self._begin + start : self._begin + self._entry(i).end]

@@ -1,8 +1,8 @@
-"""Opens the database: pragmas, the single writer, checks of readers, and errors in one line.
+"""Opens and creates the database: pragmas, the single writer, checks of readers, tables and views.
 
 A file may come from anyone, so a reader trusts little of it, see https://www.sqlite.org/security.html. A schema is a
 program: a view instead of a table can run forever, a generated column can produce gigabytes. So only tables with
-exactly the definition made by ``database`` are read.
+exactly the definition made by ``create`` are read.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 import sqlite3
 import stat
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
@@ -50,6 +51,20 @@ _REMOTE = {
 MAX_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
+#: time range of a chunk in seconds, by table, where TimescaleDB holds it: a month and five years
+CHUNK_SECONDS = {schema.MINUTES.table: 30 * 86400, schema.HOURS.table: 3650 * 86400 // 2}
+_SHOWN = {"min": "r.low", "max": "r.high", "sum": "n * r.low + over * unit", "last": "r.last"}
+#: the steps of a tier, one a row
+_VIEW = """
+    SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {values}
+    FROM (
+        SELECT time, series, unit, n, at AS last, at - below * unit AS low, at + above * unit AS high, over
+        FROM (
+            SELECT m.part + k.step * {seconds} AS time, m.series, CAST(m.unit AS NUMERIC) AS unit, {numbers},
+                m.base + CASE k.step {last} END * CAST(m.unit AS NUMERIC) AS at
+            FROM {table} m CROSS JOIN (SELECT column1 AS step FROM (VALUES {steps}) v) k
+        ) j WHERE n > 0
+    ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
 
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
@@ -290,3 +305,83 @@ def page_counts(connection: Connection) -> tuple[int, int, int]:
     names = ("page_count", "freelist_count", "page_size")
     pages, free, size = (int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0) for name in names)
     return pages, free, size
+
+
+def _view(tier: schema.Tier) -> str:
+    cases = {
+        column: " ".join(f"WHEN {step} THEN m.{column}_{step}" for step in range(tier.steps))
+        for column in schema.ROLLED_UP
+    }
+    value = "CASE WHEN s.divisor > 1 THEN CAST({0} AS DOUBLE PRECISION) / s.divisor ELSE {0} END AS {1}"
+    return _VIEW.format(
+        values=", ".join(value.format(number, name) for name, number in _SHOWN.items()),
+        numbers=", ".join(f"CASE k.step {case} END AS {name}" for name, case in cases.items() if name != "last"),
+        last=cases["last"],
+        seconds=tier.step_seconds,
+        table=tier.table.name,
+        steps=", ".join(f"({step})" for step in range(tier.steps)),
+    )
+
+
+def views(dialect: str) -> dict[str, str]:
+    """Return the views for users, by name."""
+    recent = {"recent": postgresql.RECENT.format(bits=schema.ROW_BITS)} if dialect == "postgresql" else {}
+    return {"minute": _view(schema.MINUTES), "hour": _view(schema.HOURS)} | recent
+
+
+def version_of(connection: Connection, target: str) -> int:
+    """Return the version of a database, 0 for an empty one; NewerSchemaError: written by a newer wslgpud."""
+    if not inspect(connection).has_table(schema.schema_migration.name):
+        return 0
+    version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
+    if version > schema.VERSION:
+        raise errors.NewerSchemaError(
+            "{target}: written by a newer wslgpud (schema {version}, this one knows "
+            "{newest}); update wslgpud, or move the file away to start a new history",
+            target=target,
+            version=version,
+            newest=schema.VERSION,
+        )
+    return version
+
+
+def create(connection: Connection, target: str) -> None:
+    """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
+    postgresql.lock_schema(connection, APPLICATION_ID)
+    if version_of(connection, target):
+        return
+    schema.metadata.create_all(connection)
+    for name, query in views(connection.dialect.name).items():
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
+    first = {"version": schema.VERSION, "name": "first tables", "applied_ms": int(time.time() * 1000)}
+    connection.execute(schema.schema_migration.insert(), first)
+
+
+def prepare(connection: Connection, target: str, host_name: str) -> int:
+    """Create missing parts of an opened database; return a machine's number, locked against other writers while open.
+
+    Raises:
+        NewerSchemaError: a newer wslgpud wrote it.
+        ForeignDatabaseError: the file is another program's.
+        LockedError: another daemon writes for this machine.
+    """
+    name, host = shown(target), schema.host
+    if not postgresql.is_server(connection):
+        mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
+        if mark != APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
+            raise errors.ForeignDatabaseError(
+                "{name}: belongs to another program; name another file in store.path", name=name
+            )
+    create(connection, name)
+    postgresql.make_hypertables(connection, CHUNK_SECONDS)
+    number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
+    if number is None:
+        number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
+        connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
+    if not postgresql.lock_host(connection, APPLICATION_ID, number):
+        raise errors.LockedError(
+            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+            database=name,
+            host_name=host_name,
+        )
+    return number

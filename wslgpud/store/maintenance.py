@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -19,12 +18,13 @@ from sqlalchemy import Connection, and_, func, select
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import engines, postgresql, schema
 from wslgpud.store.batches import parsed
-from wslgpud.store.codec import decode
+from wslgpud.store.codec import Sheet
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
+from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
-from wslgpud.store.rollup import DAY, MINUTE, MINUTE_PART, Summary, minute_rows, summarise
-from wslgpud.store.series_reader import blocks_of, mask_of, times_of
+from wslgpud.store.rollup import Summary, rows_of, summarise
+from wslgpud.store.schema import MINUTES
 from wslgpud.words import MessageLike, cause, say, template
 
 #: pages copied between two calls of ``progress``
@@ -177,7 +177,7 @@ def _as_its_owner(path: Path) -> Iterator[None]:
 
 #: tier -> its tables
 TIERS = {
-    template("samples, sealed"): ("chunk", "block"),
+    template("samples, sealed"): ("chunk",),
     template("samples, newest"): ("batch",),
     template("minutes"): ("rollup_minute",),
     template("hours"): ("rollup_hour",),
@@ -215,7 +215,7 @@ class Info:
             return None
         span = self.newest_wall - self.oldest.raw_wall
         raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
-        return raw / span * DAY if span >= _MIN_SPAN_SECONDS else None
+        return raw / span * 86400 if span >= _MIN_SPAN_SECONDS else None
 
 
 def info(reader: Reader) -> Info:
@@ -249,13 +249,11 @@ def info(reader: Reader) -> Info:
 
 
 def _samples(connection: Connection) -> int:
-    chunk, batch, total = schema.chunk, schema.batch, 0
-    for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
-        with gap("chunk %d", row.id):
-            blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
-            for mask, count in blocks.items():
-                total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
-    for ms, data in connection.execute(select(batch.c.ms, batch.c.data).where(schema.unsealed)):
+    chunk, batch, total = schema.chunk.c, schema.batch.c, 0
+    for number, data in tuples(connection, select(chunk.id, chunk.data)):
+        with gap("chunk %d", number):
+            total += Sheet(data).count()
+    for ms, data in connection.execute(select(batch.ms, batch.data).where(schema.unsealed)):
         with gap("ticks from %d on", ms):
             total += sum(len(times) * len(values) for times, values in parsed(ms, data).groups)
     return total
@@ -285,7 +283,6 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
 
 #: limit of reported findings; a damaged page causes hundreds
 MAX_FINDINGS = 20
-_Minutes = dict[tuple[int, int], Summary]
 
 
 def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageLike]:
@@ -298,55 +295,46 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageL
 
 
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
-    chunk, block, series = schema.chunk, schema.block, schema.series
-    declared = {*connection.scalars(select(series.c.id))}
-    numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
+    chunk, series = schema.chunk.c, schema.series.c
+    declared = {*connection.scalars(select(series.id))}
     known = {*connection.scalars(select(schema.host.c.id))}
     orphans = {number >> schema.SERIES_BITS for number in declared} - known
     if orphans:
         yield say("series of {count} hosts that are not known", count=len(orphans))
-    for done, number in enumerate(numbers):
-        progress(done, len(numbers))
-        row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
+    count = connection.scalar(select(func.count()).select_from(schema.chunk)) or 0
+    for done, (number, data) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
+        progress(done, count)
         host = number >> schema.ROW_BITS << schema.SERIES_BITS
+        minutes: dict[tuple[int, int], Summary] = {}
         try:
-            times, blocks = times_of(row), blocks_of(connection, number)
+            sheet = Sheet(data)
+            for own in sheet.numbers:
+                if host | own not in declared:
+                    which = host | own
+                    yield say(
+                        "chunk {number}: belongs to a series {series} that is not known", number=number, series=which
+                    )
+                    continue
+                _, times, values = sheet.find(own) or (own, (), ())
+                for ms, seen in summarise(times, values, MINUTES.step_seconds * 1000).items():
+                    minutes[ms // 1000, host | own] = seen
         except DAMAGE as error:
             yield say("chunk {number}: {why}", number=number, why=cause(error))
-            continue
-        minutes: _Minutes = {}
-        for own, part in blocks.items():
-            series_id = host | own
-            if series_id not in declared:
-                yield say(
-                    "chunk {number}: belongs to a series {series} that is not known", number=number, series=series_id
-                )
-                continue
-            try:
-                block_times = list(compress(times, mask_of(row.masks, row.ticks, part.mask))) if part.mask else times
-                values = decode(part.data, len(block_times), part.last)
-                for ms, seen in summarise(block_times, values, MINUTE * 1000).items():
-                    minutes[ms // 1000, series_id] = seen
-            except DAMAGE as error:
-                yield say("chunk {number}, series {series}: {why}", number=number, series=series_id, why=cause(error))
         yield from _compare(connection, number, minutes)
-    progress(len(numbers), len(numbers))
-    if not numbers and connection.scalar(select(func.count()).select_from(block)):
-        yield say("blocks without their chunks")
+    progress(count, count)
 
 
-def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[MessageLike]:
-    table = schema.rollup_minute
-    parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
-    of_host = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
-    in_order = select(table.c.part, table.c.series).where(of_host).order_by(table.c.part, table.c.series)
-    # where minutes are kept for less time than samples, the oldest are gone, deleted in this order
-    first = tuple(connection.execute(in_order.limit(1)).first() or ())
-    these = and_(table.c.part.in_(parts), of_host)
-    recorded = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
+def _compare(connection: Connection, number: int, minutes: Mapping[tuple[int, int], Summary]) -> Iterator[MessageLike]:
+    of = MINUTES.table.c
+    of_host = of.series.between(*schema.series_range(number >> schema.ROW_BITS))
+    # where minutes are kept for less time than samples, the oldest are gone, deleted in the order of their keys
+    first = connection.execute(select(of.part, of.series).where(of_host).order_by(of.part, of.series).limit(1)).first()
+    parts = {(time, series): time // MINUTES.part_seconds * MINUTES.part_seconds for time, series in minutes}
+    these = and_(of.part.in_({*parts.values()}), of_host)
+    recorded = {(time, series): known for time, series, known in rows_of(connection, MINUTES, these)}
     wrong = sum(
-        (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(recorded.get((time, series_id)), seen)
-        for (time, series_id), seen in minutes.items()
+        (parts[key], key[1]) >= tuple(first or ()) and not _holds(recorded.get(key), seen)
+        for key, seen in minutes.items()
     )
     if wrong:
         yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)

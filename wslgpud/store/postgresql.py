@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -25,10 +25,6 @@ log = logging.getLogger(__name__)
 #: time limit of a statement on a server, and until its answer must be here, whatever the server does
 STATEMENT_SECONDS = 300
 ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
-#: tables do not shrink when rows are deleted, so the rows themselves are measured, this often
-MEASURE_SECONDS = 6 * 3600.0
-#: overhead of a row: header, line pointer, entry of the primary key
-_ROW_BYTES = 56
 
 #: each schema of a server's database is a separate history
 _OUR_SCHEMA: sa.ColumnElement[int] = sa.literal_column(
@@ -36,7 +32,8 @@ _OUR_SCHEMA: sa.ColumnElement[int] = sa.literal_column(
 )
 #: view of unsealed data, whose text a server can read
 RECENT = """
-        SELECT r.time, h.name AS host, s.metric, s.labels, {value}
+        SELECT r.time, h.name AS host, s.metric, s.labels,
+            CASE WHEN s.divisor > 1 THEN CAST(r.value AS DOUBLE PRECISION) / s.divisor ELSE r.value END AS value
         FROM (
             SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
                 CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
@@ -50,11 +47,6 @@ RECENT = """
 
 def is_server(connection: sa.Connection) -> bool:
     return connection.dialect.name != "sqlite"
-
-
-def only_ours(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Return the condition for rows of one machine: in a file all are its own, also from before it was renamed."""
-    return condition if is_server(connection) else sa.true()
 
 
 def insertion(connection: sa.Connection, table: sa.Table) -> Any:
@@ -200,25 +192,3 @@ def make_hypertables(connection: sa.Connection, chunk_seconds: Mapping[sa.Table,
 def table_bytes(connection: sa.Connection, names: Iterable[str]) -> dict[str, int]:
     """Return the size of each table with its indexes, of all machines."""
     return {name: connection.scalar(sa.select(sa.func.pg_total_relation_size(name))) or 0 for name in names}
-
-
-class UsedBytes:
-    """The size of a machine's rows, measured now and then, estimated between."""
-
-    def __init__(self, tables: Sequence[sa.Table]) -> None:
-        self._tables = tables
-        self._due_mono = self._used_bytes = self._bytes_a_row = 0.0
-
-    def __call__(self, connection: sa.Connection, ours: Callable[[sa.Table], sa.ColumnElement[bool]]) -> float:
-        if time.monotonic() >= self._due_mono:
-            self._due_mono = time.monotonic() + MEASURE_SECONDS
-            rows = taken = 0
-            for table in self._tables:
-                sizes = sa.select(sa.func.count(), sa.func.sum(sa.func.pg_column_size(sa.text(f"{table.name}.*"))))
-                count, data = connection.execute(sizes.select_from(table).where(ours(table))).one()
-                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
-            self._used_bytes, self._bytes_a_row = taken, taken / max(rows, 1)
-        return self._used_bytes
-
-    def deleted(self, rows: int) -> None:
-        self._used_bytes -= rows * self._bytes_a_row

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
-from wslgpud.store import all_series, database, engines, records, schema, series_reader
+from wslgpud.store import engines, records, schema, series_reader
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.rollup import Steps
@@ -53,7 +53,7 @@ class Reader(AbstractContextManager["Reader"]):
         self._engine = engines.reader_engine(target)
         try:
             with self.connected() as connection:
-                self.version = database.version_of(connection, engines.shown(target))
+                self.version = engines.version_of(connection, engines.shown(target))
         except BaseException:
             self.close()
             raise
@@ -183,7 +183,7 @@ class Reader(AbstractContextManager["Reader"]):
         latest: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
             for host in connection.scalars(select(schema.host.c.id)).all():
-                latest |= all_series.last_values(connection, host)
+                latest |= series_reader.last_values(connection, host)
             series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*latest])}
         return {
             series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
@@ -209,7 +209,7 @@ class Reader(AbstractContextManager["Reader"]):
         with self.connected() as connection:
             processes = [
                 (ms / 1000, row)
-                for ms, rows in all_series.processes(connection, start, end, self._ours)
+                for ms, rows in series_reader.processes(connection, start, end, self._ours)
                 for row in rows
                 if isinstance(row[0], first)
             ]

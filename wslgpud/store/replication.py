@@ -9,21 +9,34 @@ backlog is bounded by ``store.max_bytes``, like the whole file.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text, update
 
-from wslgpud.store import schema, series_ids
+from wslgpud.config import StoreSettings
+from wslgpud.store import engines, schema, series_ids
 from wslgpud.store.batches import renumbered
 from wslgpud.store.codec import unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.schema import insert_new
 from wslgpud.store.series_ids import SeriesKey
+from wslgpud.store.store_metrics import StoreStats
+from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import Waiting
+from wslgpud.store.writer import Writer
 
+#: time that ``close`` waits for a server
+CLOSE_SECONDS = 0.4
+#: tables do not shrink when rows are deleted, so the rows themselves are measured, this often
+MEASURE_SECONDS = 6 * 3600.0
+_MEASURED = (schema.chunk, schema.batch, schema.event, schema.MINUTES.table, schema.HOURS.table)
+#: overhead of a row: header, line pointer, entry of the primary key
+_ROW_BYTES = 56
 #: rows of a table copied per transaction
 _AT_ONCE = 500
 #: open rows followed after a start: as many as the upkeep leaves of any table here
@@ -118,17 +131,11 @@ class ReplicationSource:
         if keys:
             with connection.begin():
                 known = series_ids.find(connection, self.host_id, keys.values())
-            newest, last = known.newest, schema.series_range(self.host_id)[1]
-            free = iter(known.free)
+            unused = count(known.newest + 1)
             for number, key in keys.items():
-                theirs, kind = known.rows.get(key.identity, (None, ""))
-                if theirs is None:
-                    newest += 1
-                    theirs = newest if newest <= last else next(free, None)
-                if theirs is not None:
-                    self._numbers[str(number)] = theirs
-                    if kind != key.kind:
-                        self._new.append((theirs, key))
+                theirs = known.numbers.get(key.identity)
+                self._numbers[str(number)] = theirs = next(unused) if theirs is None else theirs
+                self._new.append((theirs, key))
         return bool(self._new)
 
     def waiting(self, ticks: int) -> Waiting:
@@ -279,3 +286,65 @@ class ReplicationSource:
 
 def _dicts(connection: Connection, query: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
+
+
+class ServerUpkeep(Upkeep):
+    """Seals and deletes the rows of our machine, not those of others; the server's administrator does the rest."""
+
+    _measure_due_mono = 0.0
+    _measured = (0.0, 0.0, 0)
+
+    def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
+        _ = connection
+        return []
+
+    def _ours(self, table: Table) -> ColumnElement[bool]:
+        return schema.of_host(table, self._buffer.host_id)
+
+    def _shrink(self, connection: Connection) -> bool:
+        _ = connection
+        return False
+
+    def _used_bytes(self, connection: Connection) -> float:
+        """Return the size of our rows, measured now and then, estimated between: tables do not shrink by themselves."""
+        if time.monotonic() >= self._measure_due_mono:
+            self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
+            rows = taken = 0
+            for table in _MEASURED:
+                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
+                count_, data = connection.execute(sizes.select_from(table).where(self._ours(table))).one()
+                rows, taken = rows + count_, taken + int(data or 0) + count_ * _ROW_BYTES
+            self._measured = taken, taken / max(rows, 1), self._stats.purged_rows_total
+        used_bytes, bytes_a_row, purged = self._measured
+        return used_bytes - (self._stats.purged_rows_total - purged) * bytes_a_row
+
+
+class Central:
+    """The writer of a database of many machines, to which the rows of our file are copied."""
+
+    def __init__(  # noqa: PLR0913 - as many as the writer's
+        self,
+        target: str,
+        settings: StoreSettings,
+        source: ReplicationSource,
+        host: str,
+        wall: Callable[[], float],
+        *,
+        once: bool,
+    ) -> None:
+        """Start copying, ``once`` or as long as rows come; nobody waits for the server. Raises MissingDriverError."""
+        self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
+        self.writer = Writer(
+            target, settings, source, self.stats, wall, attach=self._attach, upkeep=ServerUpkeep, once=once
+        )
+        self.writer.begin()
+
+    def _attach(self, connection: Connection, *, same_file: bool) -> None:
+        _ = same_file  # a server's commits are durable
+        with connection.begin():
+            self.source.attach(connection, engines.prepare(connection, self._target, self._host))
+
+    def close(self) -> None:
+        """Copy as much as possible now; the rest waits for the next start."""
+        self.writer.close(CLOSE_SECONDS)
+        self.source.close()

@@ -1,32 +1,32 @@
-"""Rollups by minute and hour: n, min, max, sum, last; minutes when sealing, hours from minutes."""
+"""Rollups by minute and hour: n, min, max, sum, last; and the sealing of ticks, which writes them.
+
+One period is one transaction, exactly once: the ticks are freed in the same transaction that adds their blocks and
+rollups, so a crash or restart neither loses nor repeats any. Ticks left from before a downtime are sealed as soon as
+newer ones arrive.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import gcd
 from operator import truediv
-from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from wslgpud.store import schema
+from wslgpud.store.batches import parsed
+from wslgpud.store.codec import Samples, pack_sheet
 from wslgpud.store.errors import gap
+from wslgpud.store.schema import HOURS, MAX_TICKS, MINUTES, PERIOD_MS, ROLLED_UP, Tier
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
-#: seconds whose minutes share a row: those of a chunk, so that rows are written once
-MINUTE_PART = 900
-_MINUTES = MINUTE_PART // MINUTE
-#: columns of a row of minutes that hold a number for each
-COLUMNS = ("n", "last", "below", "above", "over")
 _INT64_MAX = (1 << 63) - 1
-#: 15 numbers of a width in bytes, in the next wider format of ``struct``
-_WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
-
-_K = TypeVar("_K", int, tuple[int, int])
 
 
 class Summary(NamedTuple):
@@ -104,7 +104,7 @@ def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> dict[in
     return summaries
 
 
-def _add(summaries: dict[_K, Summary], key: _K, later: Summary) -> None:
+def _add(summaries: dict[int, Summary], key: int, later: Summary) -> None:
     summaries[key] = summaries[key].then(later) if key in summaries else later
 
 
@@ -133,114 +133,134 @@ def merge(steps: Steps, step: int) -> Steps:
     )
 
 
-def write_summaries(connection: Connection, minutes: Mapping[tuple[int, int], Summary]) -> None:
-    """Merge newly sealed minutes, by beginning (s) and series, into existing ones, and update their hours.
+def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, int], Summary]) -> None:
+    """Merge summaries, by beginning (s) and series, into those that are there.
 
-    A minute exists already if the clock went back or a chunk was closed within it.
+    A minute exists already if the clock went back or a chunk was closed within it, an hour from its first chunk on.
     """
-    if not minutes:
-        return
-    table = schema.rollup_minute
-    parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
-    numbers = {number for _, number in minutes}
-    low, high = min(numbers), max(numbers)
-    these = and_(table.c.part.in_(parts), table.c.series.between(low, high))
-    all_minutes = {(time, number): known for time, number, known in minute_rows(connection, these)}
-    if all_minutes:
-        connection.execute(delete(table).where(these))
-    for key, new in minutes.items():
-        _add(all_minutes, key, new)
     by_row: dict[tuple[int, int], dict[int, Summary]] = {}
-    for (time, number), known in all_minutes.items():
-        part = time // MINUTE_PART * MINUTE_PART
-        by_row.setdefault((part, number), {})[(time - part) // MINUTE] = known
-    rows = [{"part": part, "series": number, **packed(row)} for (part, number), row in sorted(by_row.items())]
-    connection.execute(table.insert(), rows)
-    _renew_hours(connection, parts, low, high)
+    for (time, number), known in new.items():
+        part = time // tier.part_seconds * tier.part_seconds
+        by_row.setdefault((part, number), {})[time] = known
+    if not by_row:
+        return
+    of, numbers = tier.table.c, {number for _, number in by_row}
+    these = of.part.in_({part for part, _ in by_row}), of.series.between(min(numbers), max(numbers))
+    for row in connection.execute(select(tier.table).where(*these)):
+        known_steps = by_row.get((row.part, row.series), {})
+        for time, earlier in unpacked(tier, row).rows() if known_steps else ():
+            known_steps[time] = earlier.then(known_steps[time]) if time in known_steps else earlier
+    rows = [packed(tier, part, number, steps) for (part, number), steps in sorted(by_row.items())]
+    schema.put(connection, tier.table, rows)
 
 
-def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: int) -> None:
-    minute, table = schema.rollup_minute, schema.rollup_hour
-    for begin in sorted({part // HOUR * HOUR for part in parts}):
-        summaries: dict[int, Summary] = {}
-        within = range(begin, begin + HOUR, MINUTE_PART)
-        of_hour = and_(minute.c.part.in_(within), minute.c.series.between(low, high))
-        for _, number, known in minute_rows(connection, of_hour):
-            _add(summaries, number, known)
-        day, hour = begin // DAY * DAY, begin % DAY // HOUR
-        connection.execute(
-            delete(table).where(table.c.part == day, table.c.series.between(low, high), table.c.hour == hour)
-        )
-        rows = [{"part": day, "series": n, "hour": hour, "n": s.n, **_kept(s)} for n, s in sorted(summaries.items())]
-        if rows:
-            connection.execute(table.insert(), rows)
+def rows_of(connection: Connection, tier: Tier, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Summary]]:
+    """Yield (time in seconds, series, summary)."""
+    for row in connection.execute(select(tier.table).where(where)):
+        for time, known in unpacked(tier, row).rows():
+            yield time, row.series, known
 
 
-def minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Summary]]:
-    """Return (time, series, summary), by series in order of time."""
-    table = schema.rollup_minute
-    query = select(table).where(where).order_by(table.c.part, table.c.series)
-    for part, series, *row in connection.execute(query):
-        for minute, known in minutes_of(part, series, *row).rows():
-            yield part + minute * MINUTE, series, known
-
-
-def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
-    """Return the minutes (0 to 14) of one series and part as columns of a row, see ``schema``."""
-    base = min(s.last for s in minutes.values())
-    distances = {m: [s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low] for m, s in minutes.items()}
-    if max(map(max, distances.values())) > _INT64_MAX:
-        numbers = {m: (s.n, s.last, s.low, s.high, s.total) for m, s in minutes.items()}
-        columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(COLUMNS))]
-        return {"unit": 0, "base": 0, "data": schema.dumps(columns), **dict.fromkeys(COLUMNS)}
-    unit = gcd(*(v for values in distances.values() for v in values)) or 1
-    none = (0,) * len(COLUMNS)
-    rows = [(minutes[m].n, *(v // unit for v in distances[m])) if m in minutes else none for m in range(_MINUTES)]
-    row: dict[str, Any] = {"unit": unit, "base": base, "data": ""}
-    for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
-        width = (max(column).bit_length() + 7) // 8
-        constant = column.count(column[0]) == _MINUTES
-        row[name] = b"".join(number.to_bytes(width, "big") for number in (column[:1] if constant else column))
+def packed(tier: Tier, part: int, number: int, known: Mapping[int, Summary]) -> dict[str, Any]:
+    """Return summaries by their beginnings (s) as a row, see ``schema``."""
+    base = min(s.last for s in known.values())
+    distances = {t: (s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low) for t, s in known.items()}
+    unit = gcd(*chain.from_iterable(distances.values())) or 1
+    row: dict[str, Any] = dict.fromkeys(tier.table.c.keys())
+    row |= {"part": part, "series": number, "unit": unit, "base": base}
+    for time, summary_ in known.items():
+        # a clamped distance is better than no row
+        numbers = (summary_.n, *(min(distance // unit, _INT64_MAX) for distance in distances[time]))
+        step = (time - part) // tier.step_seconds
+        row |= {f"{name}_{step}": value for name, value in zip(ROLLED_UP, numbers, strict=True)}
     return row
 
 
-def _numbers_of(blob: bytes) -> Sequence[int]:
-    if len(blob) < _MINUTES:
-        return [int.from_bytes(blob, "big")] * _MINUTES
-    width = len(blob) // _MINUTES
-    words = _WORDS[width]
-    wide = words.size // _MINUTES
-    if wide == width:
-        return words.unpack(blob)
-    filled = bytearray(words.size)
-    for i in range(width):
-        filled[wide - width + i :: wide] = blob[i::width]
-    return words.unpack(filled)
-
-
-def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: bytes | None) -> Steps:
-    """Return the minutes (0 to 14) in a row, in order; none for a damaged one."""
-    with gap("minutes of series %d from %d on", series, part):
-        columns = json.loads(data) if data else [_numbers_of(blob or b"") for blob in blobs]
-        minutes: Sequence[int] = range(_MINUTES)
-        if not all(columns[0]):
-            minutes = [minute for minute in minutes if columns[0][minute]]
-            columns = [[column[minute] for minute in minutes] for column in columns]
-        if data:
-            n, last, low, high, total = columns
-            return Steps(minutes, n, low, high, total, last)
-        n, last, below, above, over = columns
+def unpacked(tier: Tier, row: Sequence[Any]) -> Steps:
+    """Return the summaries in a row by their beginnings (s); none for a damaged one."""
+    part, series, unit, base, *numbers = row
+    with gap("%s of series %d from %d on", tier.table.name, series, part):
+        steps = [i for i in range(tier.steps) if numbers[i]]
+        n, last, below, above, over = ([numbers[at + i] for i in steps] for at in range(0, len(numbers), tier.steps))
         ends = [base + distance * unit for distance in last]
         low = [end - distance * unit for end, distance in zip(ends, below, strict=True)]
         high = [end + distance * unit for end, distance in zip(ends, above, strict=True)]
         total = [count * lowest + more * unit for count, lowest, more in zip(n, low, over, strict=True)]
-        return Steps(minutes, n, low, high, total, ends)
+        return Steps([part + i * tier.step_seconds for i in steps], n, low, high, total, ends)
     return NONE
 
 
-def _kept(known: Summary) -> dict[str, int]:
-    """Return a summary in the format of an hour's row; ``series_reader`` reads it."""
-    distances = known.last - known.low, known.high - known.last, known.total - known.n * known.last
-    # numbers near the 64-bit limits: a clamped distance is better than no row
-    below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
-    return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}
+def due(connection: Connection, host: int, last: int, *, ended: bool = False) -> int | None:
+    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any.
+
+    ``ended``: so is every period, as nobody writes under this name any more.
+    """
+    of = schema.batch.c
+    condition = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
+    query = select(of.id, of.ms, of.ticks).where(*condition).order_by(of.id).limit(MAX_TICKS)
+    complete = period = None
+    ticks = 0
+    for number, ms, count in connection.execute(query).all():
+        period = ms // PERIOD_MS if period is None else period
+        if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
+            return complete
+        complete, ticks = number, ticks + count
+    return complete if ended else None
+
+
+def seal(connection: Connection, host: int, last: int, free: Callable[[Connection, int], None]) -> None:
+    """Seal the batches of a host up to id ``last`` into a chunk of that id, and ``free`` their places."""
+    with connection.begin():
+        series, processes = _samples(connection, host, last)
+    # computed outside of a transaction, so that no one waits for it
+    write = chunk_writer(last, series, processes) if series or processes else None
+    with connection.begin():
+        if write is not None:
+            write(connection)
+        connection.execute(update(schema.host).where(schema.host.c.id == host).values(sealed=last))
+        free(connection, last)
+
+
+def chunk_writer(number: int, series: Collection[Samples], processes: Sequence[Any]) -> Callable[[Connection], None]:
+    """Return a function that writes samples as chunk ``number`` with their rollups within a transaction."""
+    moments = [ms for _, times, _ in series for ms in (min(times), max(times))] + [ms for ms, _ in processes]
+    row = {
+        "id": number,
+        "low_ms": min(moments),
+        "high_ms": max(moments),
+        "data": pack_sheet((which & schema.OWN_SERIES, times, values) for which, times, values in series),
+        "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
+    }
+    summaries = {
+        tier: {
+            (begin // 1000, which): known
+            for which, times, values in series
+            for begin, known in summarise(times, values, tier.step_seconds * 1000).items()
+        }
+        for tier in (MINUTES, HOURS)
+    }
+
+    def write(connection: Connection) -> None:
+        connection.execute(schema.chunk.insert(), row)
+        for tier, of_tier in summaries.items():
+            write_summaries(connection, tier, of_tier)
+
+    return write
+
+
+def _samples(connection: Connection, host: int, last: int) -> tuple[list[Samples], list[Any]]:
+    """Return the samples of each series in order of arrival, and the processes."""
+    of = schema.batch.c
+    query = select(of.id, of.ms, of.data).where(schema.of_host(schema.batch, host), schema.unsealed, of.id <= last)
+    series: dict[int, tuple[array[int], array[int]]] = {}
+    processes = []
+    for number, ms, data in connection.execute(query.order_by(of.id)):
+        with gap("ticks %d", number):
+            ticks = parsed(ms, data)
+            processes += ticks.processes
+            for times, columns in ticks.groups:
+                for which, more in columns.items():
+                    all_times, values = series.setdefault(which, (array("q"), array("q")))
+                    all_times.extend(times)
+                    values.extend(more)
+    return [(which, *samples) for which, samples in series.items()], processes

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.types import TypeEngine, UserDefinedType
+from sqlalchemy.types import TypeEngine
 
 from wslgpud.store import postgresql
 
 #: version of the tables and views; a change needs a new one, and code to migrate older databases
 VERSION = 1
 
-#: ids of a host's series: host << 16 ... + 65535
-SERIES_BITS = 16
+#: ids of a host's series: host << 32 ...; none is used twice
+SERIES_BITS = 32
 #: the bits of a series id without the host's
 OWN_SERIES = (1 << SERIES_BITS) - 1
 #: ids of everything else of a host: host << 34 ...; a tick per second fills that in 500 years
@@ -42,10 +41,12 @@ MAX_TICKS = 3000
 MAX_BATCH = 60
 #: readers' limit of ticks in a chunk, which is closed at MAX_TICKS, after the batch that reaches it
 MAX_READ_TICKS = 16 * MAX_TICKS
-#: limit of the inflated masks, or processes, of a chunk; a busy machine's are below a tenth
+#: limit of the inflated processes of a chunk; a busy machine's are below a tenth
 MAX_INFLATED_BYTES = 16 << 20
 #: limit of an inflated batch: 60 ticks of 600 series and 100 processes take a third
 MAX_BATCH_BYTES = 2 << 20
+#: stored integers are smaller than this, so that their differences fit into 64 bits
+MAX_VALUE = 1 << 62
 #: limit of values per read: four months of a series at 1 s
 MAX_VALUES = 10_000_000
 #: identities per statement; SQLite limits their number
@@ -58,26 +59,10 @@ MAX_ROW_BYTES = 64 << 20
 dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-class Exact(UserDefinedType[int]):
-    """An integer of any size."""
-
-    cache_ok = True
-
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], int] | None:
-        """Turn PostgreSQL's decimals back into integers."""
-        _ = coltype
-        return None if dialect.name == "sqlite" else int
-
-
-@compiles(Exact)
-def _exact(_type: Exact, compiler: Any, **_: object) -> str:
-    return "ANY" if compiler.dialect.name == "sqlite" else "NUMERIC"
-
-
 # SQLite's STRICT tables know these types by these names alone.
 _Int: TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _Real: TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
-_Text, _Blob, _Exact = sa.Text(), sa.LargeBinary(), Exact()
+_Text, _Blob = sa.Text(), sa.LargeBinary()
 #: PostgreSQL compresses long text itself, and its functions can read it
 _Packed: TypeEngine[Any] = sa.Text().with_variant(sa.LargeBinary(), "sqlite")
 
@@ -101,15 +86,16 @@ schema_migration = _table("schema_migration", {"name": _Text, "applied_ms": _Int
 host = _table("host", {"name": _Text, "sealed": _Int, "source": _Text}, sa.UniqueConstraint("name"), optional="source")
 
 # The metric as declared, without prefix and suffix; ``labels`` are a JSON object, keys in the order of the declaration.
+# ``seen_ms`` is when it was last read, give or take six hours.
 series = _table(
     "series",
-    {"host": _Int, "metric": _Text, "kind": _Text, "labels": _Text, "divisor": _Int},
+    {"host": _Int, "metric": _Text, "kind": _Text, "labels": _Text, "divisor": _Int, "seen_ms": _Int},
     sa.UniqueConstraint("host", "metric", "labels", "divisor"),
 )
 
 # The newest data, as committed: some ticks in order of arrival (``id``), regardless of backward jumps of the wall clock
 # (within a batch time only increases). A row per reading would cost several times the CPU time and bytes written. A
-# sealed batch stays until it is overwritten, see ``slots``.
+# sealed batch stays until it is overwritten, see ``batches``.
 batch = _table(
     "batch",
     {
@@ -132,55 +118,48 @@ unsealed = batch.c.id > (
     .scalar_subquery()
 )
 
-# Older data: the ticks of one period sealed together; data common to their series is stored once, here.
+# Older data: the ticks of one period sealed together.
 chunk = _table(
     "chunk",
     {
-        "ticks": _Int,
         "low_ms": _Int,  # earliest and latest by the clock
         "high_ms": _Int,
-        "last_ms": _Int,  # last in order of arrival
-        "times": _Blob,  # block of the ticks' milliseconds
-        "masks": _Blob,  # deflated: for each mask one byte (0 or 1) per tick
+        "data": _Blob,  # a sheet, see ``codec``
         "processes": _Blob,  # deflated JSON array as in a batch, with ms for offset
     },
     optional="processes",
 )
 sa.Index("chunk_by_time", chunk.c.high_ms, chunk.c.low_ms)
 
-# The blocks of all series of the chunk with this id: a sheet, see ``codec``.
-block = _table("block", {"data": _Blob})
+#: the numbers of a step of a rollup: n, last - base, last - min, max - last, and sum - n * min
+ROLLED_UP = ("n", "last", "below", "above", "over")
 
-# Rollups. Rows of one part (a quarter of an hour, a day) are clustered by series, which makes them fast to read by
-# series and append-only to write. The views ``minute`` and ``hour`` decode them. A row holds 15 minutes, as distances
-# in multiples of ``unit``, because a row per minute would take more space than the samples themselves. ``part`` is its
-# beginning in seconds since the epoch.
-rollup_minute = _table(
-    "rollup_minute",
-    {
-        "unit": _Int,
-        "base": _Int,
-        # JSON of numbers too far apart: [n, last, min, max, sum], each a list with null for a missing minute; empty for
-        # all others, for which the columns below
-        "data": _Text,
-        # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of a
-        # missing minute is 0
-        "n": _Blob,
-        "last": _Blob,  # last - base
-        "below": _Blob,  # last - min
-        "above": _Blob,  # max - last
-        "over": _Blob,  # sum - n * min
-    },
-    keys="part series",
-    optional="n last below above over",
-)
 
-# The distances from ``last``, which are small.
-rollup_hour = _table(
-    "rollup_hour",
-    {"n": _Int, "last": _Exact, "below": _Exact, "above": _Exact, "extra": _Exact},
-    keys="part series hour",
-)
+class Tier(NamedTuple):
+    """Summaries of one length; a row of ``table`` holds ``steps`` of them."""
+
+    table: sa.Table
+    step_seconds: int
+    steps: int
+
+    @property
+    def part_seconds(self) -> int:
+        return self.step_seconds * self.steps
+
+
+def _tier(name: str, step_seconds: int, steps: int) -> Tier:
+    """Declare a table of summaries, which the views ``minute`` and ``hour`` show.
+
+    Rows of one part (a quarter of an hour, a day) are clustered by series, which makes them fast to read by series and
+    append-only to write; ``part`` is its beginning in seconds since the epoch. A row per step would take more than
+    twice the space. Columns of missing steps are null; all but n are in multiples of ``unit``.
+    """
+    numbers: dict[str, TypeEngine[Any]] = {f"{column}_{step}": _Int for column in ROLLED_UP for step in range(steps)}
+    columns = {"unit": _Int, "base": _Int, **numbers}
+    return Tier(_table(name, columns, keys="part series", optional=" ".join(numbers)), step_seconds, steps)
+
+
+MINUTES, HOURS = _tier("rollup_minute", 60, 15), _tier("rollup_hour", 3600, 24)
 
 # ``fields`` is a JSON object.
 event = _table("event", {"ms": _Int, "kind": _Text, "text": _Text, "fields": _Text})
@@ -263,3 +242,12 @@ def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[s
     """
     if rows:
         connection.execute(postgresql.insertion(connection, table).on_conflict_do_nothing(), rows)
+
+
+def put(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows, replacing those with the same keys."""
+    if rows:
+        insert = postgresql.insertion(connection, table)
+        others = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
+        keys = table.primary_key.columns.values()
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, bindparam, func, select, tuple_, update
 
 from wslgpud.metrics import MAX_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
@@ -18,6 +17,8 @@ from wslgpud.store import schema
 #: a series no longer read is dropped after one to two times this
 TURN_SECONDS = 3600.0
 _series = schema.series.c
+_RENEW = update(schema.series).where(_series.id == bindparam("number"))
+_RENEW = _RENEW.values(kind=bindparam("now"), seen_ms=bindparam("ms"))
 
 Identity = tuple[str, str, int]
 
@@ -39,40 +40,40 @@ class SeriesKey(NamedTuple):
 class KnownSeries(NamedTuple):
     """The database's knowledge of some series of a host."""
 
-    #: number and kind
-    rows: Mapping[Identity, tuple[int, str]]
+    numbers: Mapping[Identity, int]
     #: the highest number in use
     newest: int
     #: how many more series a metric with user-chosen names may have
     room: Mapping[str, int]
-    #: free numbers of deleted series; filled once ``newest`` approaches the limit
-    free: Sequence[int]
 
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> KnownSeries:
     first, last = schema.series_range(host)
-    of_host = _series.id.between(first, last)
-    newest: int = connection.scalar(select(func.max(_series.id)).where(of_host)) or first
-    rows: dict[Any, tuple[int, str]] = {}
+    newest: int = connection.scalar(select(func.max(_series.id)).where(_series.id.between(first, last))) or first
+    numbers: dict[Any, int] = {}
     identities = sorted({key.identity for key in keys})
     columns = tuple_(_series.metric, _series.labels, _series.divisor)
     for at in range(0, len(identities), schema.MAX_IDENTITIES):
-        query = select(_series.id, _series.kind, _series.metric, _series.labels, _series.divisor)
+        query = select(_series.id, _series.metric, _series.labels, _series.divisor)
         query = query.where(_series.host == host, columns.in_(identities[at : at + schema.MAX_IDENTITIES]))
-        for number, kind, *identity in connection.execute(query):
+        for number, *identity in connection.execute(query):
             # a row that another program has put under our name is not ours
             if first <= number <= last:
-                rows[tuple(identity)] = number, kind
-    unknown = [key for key in keys if key.identity not in rows]
+                numbers[tuple(identity)] = number
     room = {}
-    for metric in {key.metric for key in unknown}:
+    for metric in {key.metric for key in keys if key.identity not in numbers}:
         count = select(func.count()).select_from(schema.series).where(_series.host == host, _series.metric == metric)
         room[metric] = MAX_SERIES_OF_NAMES - connection.execute(count).scalar_one()
-    free: Sequence[int] = ()
-    if newest + len(unknown) > last:
-        taken = {*connection.scalars(select(_series.id).where(of_host))}
-        free = [*islice((number for number in range(first + 1, newest) if number not in taken), len(unknown))]
-    return KnownSeries(rows, newest, room, free)
+    return KnownSeries(numbers, newest, room)
+
+
+def save(connection: Connection, host: int, series: Sequence[tuple[int, SeriesKey]], wall: float) -> None:
+    """Write the rows of series that are being read, new ones or not: the kind of a metric may have changed."""
+    now = {"host": host, "seen_ms": round(wall * 1000)}
+    schema.insert_new(connection, schema.series, [{"id": number, **now, **key._asdict()} for number, key in series])
+    renewed = [{"number": number, "now": key.kind, "ms": now["seen_ms"]} for number, key in series]
+    if renewed:
+        connection.execute(_RENEW, renewed)
 
 
 @dataclass(slots=True)
@@ -131,21 +132,21 @@ class SeriesInUse:
 
     def number(self, keys: Collection[SeriesKey], known: KnownSeries) -> int:
         """Assign numbers to new series, up to ``room`` per metric with user-chosen names; return how many got none."""
-        first, last = schema.series_range(self._host_id)
-        self._newest = max(self._newest, known.newest, first)
+        _, last = schema.series_range(self._host_id)
+        self._newest = max(self._newest, known.newest)
         waiting = [series for series in self.unnumbered() if series.key in keys]
         # first those that have one: a new number must be unused, even if a damaged file lost rows
         for series in waiting:
-            row = known.rows.get(series.key.identity)
-            if row is not None:
-                self._keep(series, *row)
-            elif series.before is not None and known.newest < series.before <= last:
-                self._keep(series, series.before)
-        room, free, rejected = dict(known.room), iter(known.free), 0
+            number = known.numbers.get(series.key.identity)
+            if number is None and series.before is not None and known.newest < series.before <= last:
+                number = series.before
+            if number is not None:
+                self._keep(series, number)
+        room, rejected = dict(known.room), 0
         for series in waiting:
             if series.number is None and (series.before is not None or _is_room(series, room)):
-                self._keep(series, self._newest + 1 if self._newest < last else next(free, None))
-            if series.number is None:
+                self._keep(series, self._newest + 1)
+            elif series.number is None:
                 rejected += 1
                 self._replace(series)
         return rejected
@@ -160,12 +161,10 @@ class SeriesInUse:
     def _all(self) -> Collection[Series]:
         return {series.name: series for series in (*self._before.values(), *self.known.values())}.values()
 
-    def _keep(self, series: Series, number: int | None, kind: str | None = None) -> None:
+    def _keep(self, series: Series, number: int) -> None:
         series.number = number
-        if number is not None:
-            self._newest = max(self._newest, number)
-            if kind != series.key.kind:
-                self.unsaved.append((number, series.key))
+        self._newest = max(self._newest, number)
+        self.unsaved.append((number, series.key))
 
     def _replace(self, series: Series) -> None:
         """Map a series without its own number to that of all others, or to none."""

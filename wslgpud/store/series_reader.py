@@ -1,32 +1,33 @@
-"""Values and summaries of one series from an open connection: sealed chunks, then the newest ticks."""
+"""Values and summaries from an open connection: sealed chunks, then the newest ticks."""
 
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import compress, islice, repeat
-from operator import add, itemgetter, le, mul, sub, truediv
+from itertools import chain, islice, repeat
+from operator import itemgetter, le, truediv
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal, select
+from sqlalchemy import BigInteger, Connection, bindparam, func, literal, select
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
-from wslgpud.store import postgresql, schema
-from wslgpud.store.batches import of_series
-from wslgpud.store.codec import SeriesBlock, decode, find_block, inflate, unpack_sheet
+from wslgpud.store import schema
+from wslgpud.store.batches import parsed
+from wslgpud.store.codec import Sheet, inflate
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
-from wslgpud.store.schema import MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, PERIOD_MS
+from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise, unpacked
+from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier
 
-#: chunks whose times are cached: a day, and 1 MB
-_KEPT_TIMES = 128
-#: times (ms, or seconds), values
-Piece = tuple[Iterable[Any], Iterable[Number]]
+#: time and batches that ``last_values`` looks back, for series read less often than every tick
+LATEST_MS = 65_000
+LATEST_BATCHES = 75
+#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
+_MAX_ROWS = 250_000
+#: times (ms) and values
+Samples = tuple[Sequence[int], Sequence[int]]
 
 
 class Asked(NamedTuple):
@@ -67,13 +68,10 @@ _REFS = (
 )
 
 
-_chunk, _block, _batch = schema.chunk.c, schema.block.c, schema.batch.c
+_chunk, _batch = schema.chunk.c, schema.batch.c
 _low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
-#: the chunks between two moments with the sheet of each
 _SEALED = (
-    select(_chunk.id, _chunk.ticks, _chunk.low_ms, _chunk.high_ms, _chunk.last_ms, _chunk.times, _chunk.masks)
-    .add_columns(_block.data)
-    .join(schema.block, _block.id == _chunk.id)
+    select(_chunk.id, _chunk.low_ms, _chunk.high_ms, _chunk.data)
     .where(_chunk.high_ms >= _start, _chunk.low_ms <= _end, _chunk.id.between(_low, _high))
     .order_by(_chunk.id)
 )
@@ -112,9 +110,9 @@ def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, S
                 yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
 
 
-def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
-    times: list[Any] = []
-    values: list[Number] = []
+def _joined(pieces: Iterable[Samples]) -> Samples:
+    times: list[int] = []
+    values: list[int] = []
     for more_times, more_values in pieces:
         times += more_times
         values += more_values
@@ -130,13 +128,15 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
 
 def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
     """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
-    minute, hour = (_first_part(connection, table, host) for table in (schema.rollup_minute, schema.rollup_hour))
+    minute, hour = (_first_part(connection, tier, host) for tier in (MINUTES, HOURS))
     return _first_sample(connection, host), minute, hour
 
 
-def _first_part(connection: Connection, table: Table, host: int) -> int | None:
-    ours = postgresql.only_ours(connection, schema.of_host(table, host))  # in a file, this is a single seek
-    part: int | None = connection.scalar(select(func.min(table.c.part)).where(ours))
+def _first_part(connection: Connection, tier: Tier, host: int) -> int | None:
+    of = tier.table.c
+    # ``min`` would read all of them
+    first = select(of.part).where(schema.of_host(tier.table, host)).order_by(of.part).limit(1)
+    part: int | None = connection.scalar(first)
     return part and part * 1000
 
 
@@ -152,12 +152,11 @@ def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number
     That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are in
     seconds, and values in their original units.
     """
-    before = _coarser(connection, asked, minutes=True)
-    times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
-    if not before.times:
-        return times, values
-    older = unscaled(before.last if asked.kind == "counter" else before.means, asked.divisor)
-    return [*(ms / 1000 for ms in before.times), *times], [*older, *values]
+    before = _coarser(connection, asked, (MINUTES, HOURS))
+    times, values = _joined(_samples(connection, asked))
+    older = before.last if asked.kind == "counter" else before.means
+    walls = [*map(truediv, chain(before.times, times), repeat(1000))]
+    return walls, [*unscaled(older, asked.divisor), *unscaled(values, asked.divisor)]
 
 
 def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
@@ -165,84 +164,55 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
     return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
 
 
-def _coarser(connection: Connection, asked: Asked, *, minutes: bool) -> Steps:
-    """Return values from hours, and perhaps minutes, for times before the start of finer tiers."""
+def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> Steps:
+    """Return values from ``tiers`` for times before the start of finer ones."""
     host = asked.number >> schema.SERIES_BITS
-    raw_from = _first_sample(connection, host)
-    if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
-        return NONE
-    minute_from = _first_part(connection, schema.rollup_minute, host)
+    begins = [_first_sample(connection, host)]
     steps = NONE
-    tiers = (_hours, HOUR, (raw_from, minute_from)), (_minutes, MINUTE, (raw_from,))
-    for tier, width, finer in tiers[: 1 + minutes]:
-        # a step that reaches into the finer tier belongs to that one
-        end = min((asked.end_ms, *(begin - width * 1000 for begin in finer if begin is not None)))
-        if asked.start_ms <= end:
-            steps = steps.then(tier(connection, asked._replace(end_ms=end)))
+    for tier in (MINUTES, HOURS):
+        # a step that reaches into a finer tier belongs to that one
+        finer = (begin - tier.step_seconds * 1000 for begin in begins if begin is not None)
+        end = min((asked.end_ms, *finer))
+        if asked.start_ms > end:
+            break
+        if tier in tiers:
+            steps = _steps(connection, asked._replace(end_ms=end), tier).then(steps)
+        begins.append(_first_part(connection, tier, host))
     return steps
 
 
-def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    """Return the times and values of each chunk, then of the newest ticks.
-
-    Milliseconds and stored values are divided by ``per_time`` and ``per_value`` as they are decoded.
-    """
-    yield from _sealed(connection, asked, per_time, per_value)
-    times, values = _newest(connection, asked)
-    yield unscaled(times, per_time), unscaled(values, per_value)
+def _samples(connection: Connection, asked: Asked) -> Iterator[Samples]:
+    """Yield times and values of each chunk, then of the newest ticks."""
+    yield from _sealed(connection, asked)
+    yield from _newest(connection, asked)
 
 
-def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
+def _sealed(connection: Connection, asked: Asked) -> Iterator[Samples]:
     own, (low, high) = asked.number & schema.OWN_SERIES, asked.rows
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
-    start, end = asked.start_ms / per_time, asked.end_ms / per_time
-    for number, ticks, low_ms, high_ms, last_ms, when, masks, sheet in tuples(connection, _SEALED, words):
+    for number, low_ms, high_ms, sheet in tuples(connection, _SEALED, words):
         with gap("chunk %d of series %d", number, asked.number):
-            block = find_block(sheet, own)
-            if block is None:
-                continue
-            times: list[Any] = _sealed_times(when, ticks, last_ms, per_time).tolist()
-            if block.mask:
-                times = list(compress(times, mask_of(masks, ticks, block.mask)))
-            values = decode(block.data, len(times), block.last, per_value)
-            if low_ms < asked.start_ms or high_ms > asked.end_ms:
-                inside = [start <= time <= end for time in times]
-                times, values = list(compress(times, inside)), list(compress(values, inside))
-            yield times, values
+            found = Sheet(sheet).find(own)
+            if found is not None:
+                _, times, values = found
+                whole = asked.start_ms <= low_ms and high_ms <= asked.end_ms
+                yield (times, values) if whole else _inside(asked, times, values)
 
 
-@lru_cache(_KEPT_TIMES)
-def _sealed_times(block: bytes, ticks: int, last_ms: int, per_time: int) -> array[Any]:
-    """Return the times of a chunk, shared by all its series; cached, as plots read several."""
-    return array("d" if per_time > 1 else "q", decode(block, ticks, last_ms, per_time))
-
-
-def times_of(chunk: Any) -> list[Any]:
-    """Return the times of a chunk's ticks, in order of arrival, in milliseconds."""
-    return decode(chunk.times, chunk.ticks, chunk.last_ms)
-
-
-def blocks_of(connection: Connection, chunk: int) -> dict[int, SeriesBlock]:
-    """Return the blocks of a chunk by the low 16 bits of their series, or raise ValueError: they are damaged."""
-    sheet = connection.scalar(select(_block.data).where(_block.id == chunk))
-    return {} if sheet is None else unpack_sheet(sheet)
-
-
-def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
-    """Return one byte (0 or 1) for each of a chunk's ticks, from mask number ``mask`` (from 1)."""
-    return inflate(masks, MAX_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
-
-
-def _newest(connection: Connection, asked: Asked) -> tuple[list[Any], list[Number]]:
-    """Return times (ms) and values of one series among the ticks that are not sealed yet, in order of arrival."""
+def _newest(connection: Connection, asked: Asked) -> Iterator[Samples]:
+    """Yield times and values of one series among the ticks that are not sealed yet, in order of arrival."""
     low, high = asked.rows
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
-    points: list[tuple[int, Number]] = []
     for first, data in tuples(connection, _UNSEALED, words):
         with gap("ticks from %d on, series %d", first, asked.number):
-            given = zip(*of_series(first, data, asked.number), strict=True)
-            points += [(ms, number) for ms, number in given if asked.start_ms <= ms <= asked.end_ms]
-    return [ms for ms, _ in points], [value for _, value in points]
+            for times, values in parsed(first, data).groups:
+                if asked.number in values:
+                    yield _inside(asked, times, values[asked.number])
+
+
+def _inside(asked: Asked, times: Sequence[int], values: Sequence[int]) -> Samples:
+    kept = [i for i, ms in enumerate(times) if asked.start_ms <= ms <= asked.end_ms]
+    return [times[i] for i in kept], [values[i] for i in kept]
 
 
 def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
@@ -252,59 +222,88 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     """
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
-    if step_ms % (MINUTE * 1000):
-        older = merge(_coarser(connection, asked, minutes=True), step_ms)
-        newest = _joined(_pieces(connection, asked, 1, 1))
+    tier = HOURS if step_ms % (HOURS.step_seconds * 1000) == 0 else MINUTES
+    if step_ms % (tier.step_seconds * 1000):
+        older = merge(_coarser(connection, asked, (MINUTES, HOURS)), step_ms)
+        newest = _samples(connection, asked)
     else:
-        tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
-        older = NONE if tier is _hours else merge(_coarser(connection, asked, minutes=False), step_ms)
-        table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
-        kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
+        older = NONE if tier is HOURS else merge(_coarser(connection, asked, (HOURS,)), step_ms)
+        kept_from = _first_part(connection, tier, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
-            samples = _joined(_sealed(connection, before, 1, 1))
-            older = older.then(columns(summarise(*samples, step_ms)))
-        steps = tier(connection, asked)
-        older = older.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
+            older = older.then(columns(summarise(*_joined(_sealed(connection, before)), step_ms)))
+        steps = _steps(connection, asked, tier)
+        older = older.then(steps if step_ms == tier.step_seconds * 1000 else merge(steps, step_ms))
         newest = _newest(connection, asked)
-    return older.then(columns(summarise(*newest, step_ms)))
+    return older.then(columns(summarise(*_joined(newest), step_ms)))
 
 
-def _minutes(connection: Connection, asked: Asked) -> Steps:
-    collected: tuple[list[Any], ...] = ([], [], [], [], [], [])
-    for part, series, *row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, *schema.rollup_minute.c):
-        times, *values = minutes_of(part, series, *row)
-        collected[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
-        for column, more in zip(collected[1:], values, strict=True):
-            column.extend(more)
-    return Steps(*collected).between(asked.start_ms, asked.end_ms)
-
-
-def _hours(connection: Connection, asked: Asked) -> Steps:
-    of = schema.rollup_hour.c
-    wanted = (of.part * 1000 + of.hour * (HOUR * 1000), of.n, of.last, of.below, of.above, of.extra)
-    rows = _by_part(connection, asked, schema.rollup_hour, DAY, *wanted)
-    if not rows:
-        return NONE
-    times, n, last, below, above, extra = zip(*rows, strict=True)
-    total = list(map(add, map(mul, n, last), extra))
-    steps = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
-    return steps.between(asked.start_ms, asked.end_ms)
-
-
-def _by_part(
-    connection: Connection, asked: Asked, table: Table, width: int, *columns: ColumnElement[Any]
-) -> Sequence[Any]:
-    """Return the rows of a series, by their first column; parts are looked up by key, never scanned."""
-    ends = [connection.scalar(select(end(table.c.part))) for end in (func.min, func.max)]
+def _steps(connection: Connection, asked: Asked, tier: Tier) -> Steps:
+    """Return the summaries of a tier by their beginnings (ms); parts are looked up by key, never scanned."""
+    of, width = tier.table.c, tier.part_seconds
+    ends = [connection.scalar(select(end(of.part))) for end in (func.min, func.max)]
     if None in ends:
-        return []
+        return NONE
     first, last = max(ends[0], asked.start_ms // 1000 // width * width), min(ends[1], asked.end_ms // 1000)
-    part = select(cast_to(literal(first), BigInteger).label("part")).where(literal(first) <= last)
-    part_ = part.cte("asked", recursive=True)
-    part_ = part_.union_all(select(part_.c.part + width).where(part_.c.part + width <= last))
-    query = select(*columns).select_from(part_).join(table, part_.c.part == table.c.part)
-    query = query.where(table.c.series == asked.number)
-    # SQLite would sort all, as it does not know that parts come in order.
-    return sorted(tuples(connection, query), key=itemgetter(0))
+    parts = select(cast_to(literal(first), BigInteger).label("part")).where(literal(first) <= last)
+    part = parts.cte("asked", recursive=True)
+    part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
+    query = select(tier.table).select_from(part).join(tier.table, part.c.part == of.part)
+    # SQLite would sort all, as it does not know that parts come in order
+    rows = sorted(tuples(connection, query.where(of.series == asked.number)), key=itemgetter(0))
+    by_column = zip(NONE, *(unpacked(tier, row) for row in rows), strict=True)
+    times, *numbers = (list(chain.from_iterable(column)) for column in by_column)
+    return Steps([time * 1000 for time in times], *numbers).between(asked.start_ms, asked.end_ms)
+
+
+def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
+    """Return (ms, value) of every series of a host: from the newest batches, else from the end of its newest chunk."""
+    chunks = select(_chunk.id, _chunk.data).where(schema.of_host(schema.chunk, host))
+    latest: dict[int, tuple[int, Number]] = {}
+    for newest in connection.execute(chunks.order_by(_chunk.id.desc()).limit(1)):
+        latest = _last_of_chunk(host, newest)
+    return latest | _newest_values(connection, host)
+
+
+def _last_of_chunk(host: int, newest: Any) -> dict[int, tuple[int, Number]]:
+    with gap("chunk %d", newest.id):
+        sheet = Sheet(newest.data)
+        return {host << schema.SERIES_BITS | number: (ms, value) for number, ms, value in sheet.last()}
+    return {}
+
+
+def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
+    condition = schema.of_host(schema.batch, host), schema.unsealed
+    newest = connection.scalar(select(_batch.ms).where(*condition).order_by(_batch.id.desc()).limit(1))
+    rows = select(_batch.ms, _batch.data).where(*condition, _batch.ms >= (newest or 0) - LATEST_MS)
+    latest: dict[int, tuple[int, Number]] = {}
+    for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
+        with gap("ticks from %d on", ms):
+            for times, values in parsed(ms, data).groups:
+                latest.update({series: (times[-1], of_series[-1]) for series, of_series in values.items()})
+    return latest
+
+
+def _of_chunk(data: bytes) -> list[Any]:
+    # each row would take a hundred times its two bytes
+    text = inflate(data, MAX_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MAX_ROWS:
+        raise ValueError(f"more than {_MAX_ROWS} rows of processes")
+    rows: list[Any] = json.loads(text)
+    return rows
+
+
+def processes(
+    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Return (ms, rows as in ``schema.batch``) between two moments."""
+    sealed = select(_chunk.id, _chunk.processes).where(_chunk.high_ms >= start_ms, _chunk.low_ms <= end_ms)
+    sealed = sealed.where(_chunk.processes.is_not(None))
+    newest = select(_batch.ms, _batch.data).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms), schema.unsealed)
+    for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
+        own_rows = query.where(ours(connection, table)).order_by(table.c.id)
+        for which, given in connection.execute(own_rows):
+            with gap("processes of %s %d", table.name, which):
+                seen = _of_chunk(given) if table is schema.chunk else parsed(which, given).processes
+                yield from [(ms, rows) for ms, rows in seen if start_ms <= ms <= end_ms]

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,20 +20,19 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import database, engines, postgresql, schema
+from wslgpud.store import engines, postgresql, schema
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Learned, stress_to_json
-from wslgpud.store.replication import ReplicationSource
+from wslgpud.store.replication import Central, ReplicationSource, ServerUpkeep
 from wslgpud.store.store_metrics import StoreStats
+from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import PROVISIONAL, WriteBuffer
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
-#: and then for a server
-CENTRAL_CLOSE_SECONDS = 0.4
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
 #: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs; the last to teach any stay
@@ -88,13 +87,16 @@ class Store(AbstractContextManager["Store"]):
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
-        self._central: _Central | None = None
+        self._central: Central | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
         #: time that earlier daemons have watched within ``WATCHED_SECONDS``
         self.watched_seconds = 0.0
         self.learned: dict[str, Learned] = {}
-        self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
+        upkeep = ServerUpkeep if self._path is None else Upkeep
+        self._writer = Writer(
+            self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach, upkeep=upkeep
+        )
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         if central:
             self._buffer.wait_for_copies()  # before the writer starts, whose upkeep would seal the backlog
@@ -103,11 +105,11 @@ class Store(AbstractContextManager["Store"]):
             self._held.callback(self._writer.close, CLOSE_SECONDS)
             if central:
 
-                def copy(name: str, run: int | None = None) -> _Central:
+                def copy(name: str, run: int | None = None) -> Central:
                     source = ReplicationSource(
                         self._target, name, machine_id, lambda: run or self._run_id, self._buffer.copied
                     )
-                    return _Central(central, settings, source, name, self._clock.wall, once=run is not None)
+                    return Central(central, settings, source, name, self._clock.wall, once=run is not None)
 
                 self._central = copy(self.host)
                 for name, run in self._earlier_names():
@@ -180,17 +182,16 @@ class Store(AbstractContextManager["Store"]):
             return [(row.name, row.run or 0) for row in connection.execute(query)]
         return []
 
-    def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
+    def _attach(self, connection: Connection, *, same_file: bool) -> None:
         """Prepare a newly opened database and load this host's state from it.
 
-        ``last_row`` is the highest row id of a damaged file whose rows are still to be recovered; ``same_file`` means
-        that we have written to it before.
+        ``same_file``: we have written to it before.
         """
         with connection.begin():
-            host_id = database.prepare(connection, self._target, self.host)
+            host_id = engines.prepare(connection, self._target, self.host)
             low, high = schema.row_range(host_id)
             of_host = (select(func.max(t.c.id)).where(schema.of_host(t, host_id)) for t in schema.NUMBERED)
-            last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
+            last_row = max(low, *(connection.scalar(query) or 0 for query in of_host))
             self._buffer.attach(host_id, last_row, same_file=same_file)
             # the whole file is ours, including a backlog from before this machine was renamed
             self.outbox.load(connection, *((low, high) if postgresql.is_server(connection) else (0, PROVISIONAL)))
@@ -246,32 +247,3 @@ class Store(AbstractContextManager["Store"]):
             error=self._stats.error or (self._central.stats.error if self._central else ""),
             replication_queue_ticks=self._central.source.waiting_ticks if self._central else None,
         )
-
-
-class _Central:
-    """The writer of a database of many machines, to which the rows of our file are copied."""
-
-    def __init__(  # noqa: PLR0913 - as many as the writer's
-        self,
-        target: str,
-        settings: StoreSettings,
-        source: ReplicationSource,
-        host: str,
-        wall: Callable[[], float],
-        *,
-        once: bool,
-    ) -> None:
-        """Start copying, ``once`` or as long as rows come; nobody waits for the server. Raises MissingDriverError."""
-        self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
-        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, once=once)
-        self.writer.begin()
-
-    def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
-        _ = last_row, same_file  # a server's commits are durable
-        with connection.begin():
-            self.source.attach(connection, database.prepare(connection, self._target, self._host))
-
-    def close(self) -> None:
-        """Copy as much as possible now; the rest waits for the next start."""
-        self.writer.close(CENTRAL_CLOSE_SECONDS)
-        self.source.close()

@@ -12,7 +12,7 @@ from wslgpud.model import Reading
 from wslgpud.words import MessageLike, say
 
 _gauge_now, _counter_now = partial(gauge, stored=False), partial(counter, stored=False)
-_REJECTED = "Values that could not be stored: not finite, beyond 64 bits, or beyond the limit on series of a machine."
+_REJECTED = "Values that could not be stored: not finite, too large, or beyond the limit on series of a machine."
 _RECORDS = "Events, changes of level and other records dropped because the disk accepted none for too long."
 _WRITTEN = "Bytes written to the disk for the history since the start: its share of the wear."
 _ASIDE = "1 when a damaged database was set aside since the start and its readable part saved, else 0."

@@ -84,6 +84,14 @@ class Wal:
                 engines.run_outside(self.connection, "PRAGMA wal_checkpoint(PASSIVE)")
         self._pages = 0
 
+    def write_again(self) -> None:
+        """After a failed write-back, copy the log from the page cache into the file, or raise LostWriteError."""
+        if self._path is not None:
+            with _kept(self._path):
+                row = self.connection.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if row[0]:
+                    raise sqlite3.OperationalError("a reader holds the log")
+
     def close(self) -> None:
         with suppress(SQLAlchemyError):
             self.connection.close()
@@ -117,25 +125,6 @@ def written_bytes() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None)
-
-
-def write_again(path: Path) -> None:
-    """Rewrite a log from the kernel's page cache after a failed write-back, or raise LostWriteError.
-
-    No one else may write to the database ``path`` meanwhile; readers are not disturbed.
-    """
-    try:
-        descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        with _kept(path):
-            place = 0
-            while known := os.pread(descriptor, 1 << 20, place):
-                place += os.pwrite(descriptor, known, place)
-            os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Connection, Table
 
 from wslgpud.model import Number, Reading, Snapshot
 from wslgpud.store.batches import Batch, OpenBatch
-from wslgpud.store.schema import insert_new, row_range
+from wslgpud.store.schema import MAX_VALUE, insert_new, row_range
 from wslgpud.store.series_ids import SeriesInUse, SeriesKey, find
 
 #: limit of the queue while the disk is full or gone: three quarters of an hour of 250 series
@@ -24,7 +24,6 @@ BUFFER_EVENTS = 2000
 BUFFER_WRITES = 20_000
 #: row ids from here on are placeholders until the database is opened for the first time
 PROVISIONAL = 1 << 50
-_INT64 = 1 << 63
 _T = TypeVar("_T")
 
 Write = Callable[[Connection], object]
@@ -106,6 +105,37 @@ class Waiting(NamedTuple):
 
     def __bool__(self) -> bool:
         return any(self)
+
+
+class Buffer(Protocol):
+    """What the writer of a database gets its rows from."""
+
+    #: id of the host of these rows in the database
+    host_id: int
+    waiting_place: str
+
+    def look_up(self, connection: Connection) -> bool:
+        """Assign numbers to new series: those in the database, else free ones; return whether there were any."""
+
+    def waiting(self, ticks: int) -> Waiting:
+        """Return about ``ticks`` ticks without removing them; while any series lacks an id, none."""
+
+    def committed(self, done: Waiting) -> None: ...
+
+    def synced(self) -> None:
+        """Drop committed items: they are on disk."""
+
+    def again(self) -> None:
+        """Queue everything again that may not be on disk."""
+
+    def sealable_row(self, host_id: int) -> int:
+        """Return the last id of a host's batches that may be sealed."""
+
+    def in_use(self) -> set[int]:
+        """Return the ids of the series that are being read."""
+
+    @property
+    def empty(self) -> bool: ...
 
 
 class WriteBuffer:
@@ -312,9 +342,9 @@ class WriteBuffer:
 
 
 def _scaled(value: float, divisor: int) -> int | None:
-    """Return ``value * divisor`` as an integer; None if not finite or beyond 64 bits."""
+    """Return ``value * divisor`` as an integer; None if not finite or too large."""
     scaled = value * divisor
-    return round(scaled) if -_INT64 <= scaled < _INT64 else None
+    return round(scaled) if -MAX_VALUE < scaled < MAX_VALUE else None
 
 
 def _kib(*sizes: int | None) -> list[int | None]:

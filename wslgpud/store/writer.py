@@ -6,20 +6,19 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, bindparam, update
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import database, engines, errors, recovery, schema, wal
-from wslgpud.store.replication import ReplicationSource
+from wslgpud.store import engines, errors, recovery, schema, series_ids, wal
+from wslgpud.store.batches import Slots
 from wslgpud.store.schema import insert_new
-from wslgpud.store.slots import Slots
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
-from wslgpud.store.write_buffer import Waiting, WriteBuffer
+from wslgpud.store.write_buffer import Buffer, Waiting
 from wslgpud.words import cause, clauses, say
 
 log = logging.getLogger(__name__)
@@ -34,8 +33,6 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 _REFUSED = (errors.NewerSchemaError, errors.ForeignDatabaseError, errors.MissingDriverError, errors.UnwritableError)
 #: in place of device and inode before anything was opened
 _NO_FILE = (0, 0)
-#: update of an existing series that is now declared as another kind
-_KIND = update(schema.series).where(schema.series.c.id == bindparam("number")).values(kind=bindparam("now"))
 
 
 class Writer:
@@ -45,11 +42,12 @@ class Writer:
         self,
         target: str,
         settings: StoreSettings,
-        buffer: WriteBuffer | ReplicationSource,
+        buffer: Buffer,
         stats: StoreStats,
         wall: Callable[[], float],
         *,
         attach: Callable[..., None],
+        upkeep: type[Upkeep] = Upkeep,
         once: bool = False,
     ) -> None:
         """Prepare; ``attach`` is called with each newly opened database (see ``Store``).
@@ -61,18 +59,17 @@ class Writer:
         self._buffer, self._stats = buffer, stats
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
         self._slots, self._once = Slots(), once
-        self._upkeep = Upkeep(settings, wall, buffer, self._slots, stats)
+        self._upkeep = upkeep(settings, wall, buffer, self._slots, stats)
         # Only our own file: a server is its administrator's to check, and all of a fleet would do it at the same hour.
         self._check = None if self._path is None else NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
-        self._aside: Path | None = None
-        self._salvage: Iterator[int] | None = None
+        self._damaged = False
         self._inode: tuple[int, int] | None = _NO_FILE
         self._wal: wal.Wal | None = None
         self._wake = threading.Condition()
         self._stopping = self._urgent = False
         self._asked = self._answered = 0
-        self._failures_in_a_row = self._last_row = 0
+        self._failures_in_a_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
         self._unsynced = self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
@@ -187,21 +184,15 @@ class Writer:
         with connection.begin():
             for write in waiting.writes:
                 write(connection)
-            host = self._buffer.host_id
-            insert_new(connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series])
-            if waiting.series:
-                connection.execute(_KIND, [{"number": n, "now": k.kind} for n, k in waiting.series])
+            series_ids.save(connection, self._buffer.host_id, waiting.series, self._wall())
             insert_new(connection, schema.event, waiting.events)
             return self._slots.write(connection, waiting.rows)
 
     def _upkeep_slice(self) -> bool:
-        log_file, more = self._open(), True
-        if self._salvage is None:
-            if self._check is not None:
-                self._check()
-            more = self._upkeep(log_file.connection)
-        elif next(self._salvage, None) is None:
-            self._salvage = self._aside = None
+        log_file = self._open()
+        if self._check is not None:
+            self._check()
+        more = self._upkeep(log_file.connection)
         if more:
             self._unsynced = True
             log_file.grew(SLICE_BYTES)
@@ -236,58 +227,32 @@ class Writer:
         self._stats.error = why
         # the driver's own text: SQLAlchemy adds the statement's values, which may mention damage
         driver_text = str(error.orig if isinstance(error, DBAPIError) else error)
-        if self._path is not None and recovery.is_damage(driver_text):
-            if self._salvage is None:
-                self._set_aside(self._path)
-            else:  # one of both files is too damaged for the recovery
-                self._salvage = self._aside = None
-
-    def _set_aside(self, path: Path) -> None:
-        try:
-            self._aside = recovery.set_aside(path, self._wall())
-        except OSError as error:
-            log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400 - one line says it
-            return
-        self._inode = _NO_FILE
-        self._stats.set_aside = str(self._aside)
-        log.error("%s was damaged; it is kept as %s and a new one is started", path, self._aside)
+        self._damaged = self._damaged or (self._path is not None and recovery.is_damage(driver_text))
 
     def _open(self) -> wal.Wal:
         if self._wal is None:
             self._engine = self._engine or engines.writer_engine(self._target)
-            if self._suspect and self._path is not None and engines.identity(self._path) == self._inode:
-                wal.write_again(self._path)
+            if self._damaged and self._path is not None:
+                self._stats.set_aside = str(recovery.recover(self._path, self._wall()))
+                self._damaged, self._inode = False, _NO_FILE
             opened = wal.Wal(self._engine.connect(), self._path)
+            same_file = self._inode == engines.identity(self._path)
             try:
-                if self._aside is not None:
-                    self._begin_salvage(opened.connection, self._aside)
-                self._attach(opened.connection, self._last_row, same_file=self._inode == engines.identity(self._path))
+                if self._suspect and same_file:
+                    opened.write_again()
+                self._attach(opened.connection, same_file=same_file)
                 with opened.connection.begin():
-                    self._slots.load(opened.connection, self._buffer.host_id, self._last_row)
+                    self._slots.load(opened.connection, self._buffer.host_id)
                 # the start of this run must be on disk even if the power fails in the next second
                 opened.sync()
             except BaseException:
                 opened.close()
                 raise
             self._wal, self._inode = opened, engines.identity(self._path)
-            if self._suspect:
-                self._suspect = False
-                if self._check is not None:
-                    self._check.soon()
+            if self._suspect and self._check is not None:
+                self._check.soon()
+            self._suspect = False
         return self._wal
-
-    def _begin_salvage(self, connection: Connection, aside: Path) -> None:
-        """Recover rows that others refer to from a damaged file; the rest follows in slices."""
-        with connection.begin():
-            database.create(connection, self._target)
-        salvage = recovery.take_over(connection, aside)
-        try:
-            self._last_row = next(salvage)
-        except sqlite3.Error as error:
-            log.error("%s: nothing in it can be read: %s", aside, error)  # noqa: TRY400 - one line says it
-            self._aside = None
-        else:
-            self._salvage = salvage
 
     def _close_connection(self) -> None:
         if self._wal is not None:
