@@ -24,11 +24,12 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from tests.gpu import trace_cases
-from wslgpud.advise.fit import allocator
+from wslgpud.advise.fit.tracer import allocator
 from wslgpud.advise.fit.tracer.build import built
-from wslgpud.advise.fit.tracer.main import Printer, traced
+from wslgpud.advise.fit.tracer.main import traced
 from wslgpud.advise.fit.tracer.steps import Stage, run
 
 #: Tracers at once, each with its share of the card: with less, cuDNN would choose other algorithms.
@@ -41,17 +42,15 @@ def trace(case: dict[str, Any]) -> dict[str, Any]:
     os.environ["PYTORCH_JIT"] = "0"  # as tracer/main.py does
     import torch
 
-    lines: list[str] = []
     began = time.monotonic()
     try:
-        _, workspaces = traced(torch, {**case, "measure_bytes": _MEASURE_BYTES}, "cuda", Printer(lines.append))
+        _, workspaces, log = traced(torch, {**case, "measure_bytes": _MEASURE_BYTES}, "cuda")
     except Exception as error:
         return {"case": case, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-    events = [json.loads(line) for line in lines]
-    held = allocator.held(events)
+    held = allocator.held(log.events)
     seconds = round(time.monotonic() - began, 1)
     facts = {"case": case, "traced_bytes": held.reserved_bytes, "used": held.used, "seconds": seconds}
-    return {**facts, "unmeasured": workspaces.unmeasured, "events": events}
+    return {**facts, "unmeasured": workspaces.unmeasured, "events": log.events}
 
 
 def trace_apart(case: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        run(made, Stage(torch, case, "cuda", lambda _: None, lambda _: [], lambda _: None))
+        run(made, Stage(torch, case, "cuda", Mock()))
     torch.cuda.synchronize()
     return {"reserved_bytes": torch.cuda.max_memory_reserved(), "allocated_bytes": torch.cuda.max_memory_allocated()}
 
@@ -153,9 +152,8 @@ def trace_on_the_processor(case: dict[str, Any]) -> tuple[int, int, bool]:
     """Return the bytes in use and reserved of a trace without measurements, and whether convolutions are missing."""
     import torch
 
-    lines: list[str] = []
-    _, workspaces = traced(torch, case, "cpu", Printer(lines.append))
-    held = allocator.held(map(json.loads, lines))
+    _, workspaces, log = traced(torch, case, "cpu")
+    held = allocator.held(log.events)
     return sum(held.used.values()), held.reserved_bytes, bool(workspaces.unmeasured)
 
 

@@ -6,15 +6,15 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import click
 
-from wslgpud.advise.fit import vllm
+from wslgpud.advise.fit import llama, vllm
 from wslgpud.advise.fit.asking import Asking, IdleCard
-from wslgpud.advise.fit.plan import GGUF, PRECISIONS, QUANTIZED, Mode, Optimizer, Plan
+from wslgpud.advise.fit.plan import GGUF, PRECISIONS, QUANTIZED, Estimate, Mode, NoEstimate, Optimizer, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.cli import common, fit_engines
 from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
@@ -24,6 +24,16 @@ from wslgpud.config import Config
 from wslgpud.stress.find_python import NoTorch, find_python
 from wslgpud.words import MessageLike, current, say, t
 
+_MODELS = (
+    "7B, or a config.json or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
+    " or a folder of diffusers; torchvision:resnet50, timm:NAME, or train.py:make_model"
+)
+_FORMATS = (
+    "bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
+    " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. By default as in config.json, else bf16"
+)
+_OPTIMIZERS = "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"
+_TYPED = click.core.ParameterSource.COMMANDLINE
 _UNPACKED = ("bf16", "fp16", "fp32", "mixed")
 _PIPELINES = (*_UNPACKED, "fp8", "int8", "int4")
 _SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}", re.IGNORECASE)
@@ -34,29 +44,12 @@ _IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
 def fit(
     context: click.Context,
-    model: Annotated[
-        str,
-        argument(
-            "MODEL",
-            "7B, or a config.json or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
-            " or a folder of diffusers; torchvision:resnet50, timm:NAME, or train.py:make_model",
-        ),
-    ],
+    model: Annotated[str, argument("MODEL", _MODELS)],
     mode: Annotated[Mode, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
-    precision: Annotated[
-        str,
-        option(
-            "--precision -p",
-            "FORMAT",
-            "bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
-            " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. By default as in config.json, else bf16",
-        ),
-    ] = "",
+    precision: Annotated[str, option("--precision -p", "FORMAT", _FORMATS)] = "",
     batch: Annotated[int, option("--batch -b", "N", "sequences or images at once", min=1)] = 1,
     tokens: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
-    optimizer: Annotated[
-        Optimizer, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
-    ] = "adamw",
+    optimizer: Annotated[Optimizer, option("--optimizer", "NAME", _OPTIMIZERS)] = "adamw",
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not only on q and v")] = False,
@@ -118,17 +111,18 @@ def fit(
         if not _MIN_SIDE <= min(width, height) <= max(width, height) <= _MAX_SIDE:
             raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=resolution, count=_MAX_SIDE)
         targets, shape = "all" if all_linear else "attention", _sizes("input", sides) if sides else None
-        plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, width, height)
-        plan = replace(plan, offload=offload, tiling=vae_tiling, slicing=vae_slicing)
+        drawing = width, height, offload, vae_tiling, vae_slicing
+        plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, *drawing)
         _reject_senseless(source, plan)
         usable_vram = given(room) if room else usable(settings, database_of(config, state), gpu)
-        with Console(stderr=True).status(t("tracing the model …")) as status:
+        with Console(stderr=True).status("") as status:
 
-            def tell(part: str) -> None:
-                status.update(t("tracing the model: {part} …", part=current().template(part)))
+            def tell(asked: Plan) -> None:
+                part = current().listed(fit_engines.described(source, asked))
+                status.update(t("tracing the model: {part} …", part=part))
 
-            asking, why = _asking(settings, python, gpu, state, tell)
-            answer = fit_engines.answered(source, plan, usable_vram, asking, why)
+            asked_of = llama.asked if source.kind == "gguf" else _tracer(settings, python, gpu, state, tell)
+            answer = fit_engines.answered(source, plan, usable_vram, asked_of)
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -136,42 +130,44 @@ def fit(
     raise SystemExit(answer.status)
 
 
-def _asking(
-    settings: Config, python: str, gpu: int, state: Path | None, tell: Callable[[str], object]
-) -> tuple[Asking | None, MessageLike]:
-    """Return what asks models in the Python that trains here; None and why if there is none."""
+def _tracer(
+    settings: Config, python: str, gpu: int, state: Path | None, tell: Callable[[Plan], object]
+) -> fit_engines.Engine:
+    """Return what asks models in the Python that trains here; if there is none, what says so."""
     try:
         interpreter = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
         if python:
-            raise Fault(error.message) from error
-        return None, error.message
-    card = card_of(settings, gpu)
-    measured = IdleCard()
+            raise
+        return partial(_unasked, error.message)
+    card, idle = card_of(settings, gpu), IdleCard()
     if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
-        measured = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
+        idle = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
     # What a program of another account said is not kept for us.
-    return Asking(interpreter, measured, None if interpreter.account else state_folder(state) / "fit", tell), ""
+    return Asking(interpreter, idle, None if interpreter.account else state_folder(state) / "fit.json", tell).ask
+
+
+def _unasked(why: MessageLike, _source: NamedModel, _plan: Plan) -> Estimate:
+    raise NoEstimate(why)
 
 
 def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
     """Reject given options that have no meaning here, rather than ignore them."""
-    by_transformers = ["mode", "batch", "optimizer", "checkpointing", "rank", "all-linear"]
-    by_vllm = ["gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "kv-cache-dtype", "enforce-eager"]
+    by_transformers = "--mode --batch --optimizer --checkpointing --rank --all-linear"
+    by_vllm = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype --enforce-eager"
     language, pipeline, gguf = (source.kind == kind for kind in ("language", "pipeline", "gguf"))
+    typed = [p for p in context.command.params if context.get_parameter_source(p.name or "") == _TYPED]
+    given = {name for parameter in typed for name in parameter.opts}
     for names, fits, purpose in (
-        (["resolution", "offload", "vae-tiling", "vae-slicing"], pipeline, say("diffusion pipelines")),
-        (["context"], language or gguf, say("language models")),
-        (["engine", *by_vllm], language, say("language models")),
-        (["precision"], not gguf, say("models that are not in a .gguf file")),
+        ("--resolution --offload --vae-tiling --vae-slicing", pipeline, say("diffusion pipelines")),
+        ("--context", language or gguf, say("language models")),
+        (f"--engine {by_vllm}", language, say("language models")),
+        ("--precision", not gguf, say("models that are not in a .gguf file")),
         (by_vllm, engine == "vllm", say("--engine {name}", name="vllm")),
         (by_transformers, engine != "vllm", say("--engine {name}", name="transformers")),
     ):
-        for parameter in context.command.params if not fits else ():
-            given = context.get_parameter_source(parameter.name or "")
-            name = max(parameter.opts, key=len)
-            if given is not None and given.name == "COMMANDLINE" and name.removeprefix("--") in names:
-                raise Fault("{option} is for {purpose}", option=name, purpose=purpose)
+        if not fits and (odd := given.intersection(names.split())):
+            raise Fault("{option} is for {purpose}", option=min(odd), purpose=purpose)
 
 
 def _reject_senseless(source: NamedModel, plan: Plan) -> None:

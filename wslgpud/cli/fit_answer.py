@@ -2,121 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rich.text import Text
 
-from wslgpud.advise.fit.plan import Estimate
+from wslgpud.advise.fit.plan import Estimate, Plan
+from wslgpud.advise.fit.vllm import ServingPlan
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.fit_room import Usable
 from wslgpud.cli.rows import bar
-from wslgpud.words import Message, MessageLike, current, t
+from wslgpud.words import Message, MessageLike, current, say, t
 from wslgpud.words.units import size
 
-FITS, OVER, UNKNOWN = 0, 1, 3
 
-
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     """A question and its estimate; ``room`` is None if no card answers."""
 
     name: str
+    plan: Plan | ServingPlan
+    #: the plan in words
     how: Sequence[MessageLike]
-    #: the model's sizes and the plan, for ``--json``
-    facts: dict[str, Any]
     estimate: Estimate
     room: Usable | None
+    #: whether it fits, None: that is not known; and what is said of it
+    verdict: tuple[bool | None, Message]
     #: each setting that makes it fit, and its result: total bytes, or tokens in the cache
-    knobs: Sequence[tuple[Message, int]]
+    knobs: Sequence[tuple[Message, int]] = ()
     unmeasured: Sequence[MessageLike] = ()
-    notes: Sequence[str] = ()
+    note: MessageLike = ""
     counted: str = "total_bytes"
-    #: vLLM's own verdict, and its words
-    refused: bool | None = None
-    own_verdict: str = ""
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether it fits; None: there is no card, or the room lies between the least and the most."""
-        if self.room is None:
-            return None
-        if self.refused is not None:
-            return not self.refused
-        if self.estimate.total_bytes > self.room.bytes:
-            return False
-        max_bytes = self.estimate.max_bytes
-        return True if max_bytes is not None and max_bytes <= self.room.bytes else None
+    #: further fields for ``--json``
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status(self) -> int:
         """The exit status."""
-        if self.room is None or self.fits:
-            return FITS
-        return UNKNOWN if self.fits is None else OVER
+        return 0 if self.room is None else {True: 0, False: 1, None: 3}[self.verdict[0]]
 
     def document(self) -> dict[str, object]:
         """Return it for ``--json``."""
         text = current().text
         return {
-            **self.facts,
+            "model": {"name": self.name, "parameters": self.estimate.parameters},
+            "plan": asdict(self.plan),
+            **self.more,
             "parts_bytes": self.estimate.parts,
             "total_bytes": self.estimate.total_bytes,
             "max_bytes": self.estimate.max_bytes,
             "usable_bytes": self.room.bytes if self.room else None,
             "usable_by": text(self.room.how) if self.room else None,
-            "fits": self.fits,
+            "fits": self.verdict[0],
             "unmeasured": [text(only) for only in self.unmeasured],
             "knobs": [{"turn": text(turn), self.counted: count} for turn, count in self.knobs],
         }
 
     def show(self) -> None:
         """Print it."""
-        console, estimate, room = Console(), self.estimate, self.room
-        console.print(Text.assemble((self.name, "bold"), "  " * bool(self.name), current().listed(self.how)))
-        scale_bytes = max(estimate.total_bytes, room.bytes if room else 0, estimate.max_bytes or 0)
-        table = table_of("<", "<", "<", first=1)
-        for part, taken in estimate.parts.items():
-            table.add_row(current().template(part), size(taken), bar(taken / scale_bytes, 24, "cyan"))
-        colour = {True: "green", False: "red", None: "yellow" if room else "green"}[self.fits]
+        console, estimate, (fits, verdict) = Console(), self.estimate, self.verdict
+        colour = {True: "green", False: "red", None: "yellow" if self.room else "green"}[fits]
+        rows = [(current().template(part), taken, "", "cyan") for part, taken in estimate.parts.items()]
         peak = t("at its peak") if estimate.spread_bytes == 0 else t("at least")
-        filled = bar(estimate.total_bytes / scale_bytes, 24, colour)
-        table.add_row(Text(peak, "bold"), Text(size(estimate.total_bytes), "bold"), filled)
-        if estimate.spread_bytes and estimate.max_bytes:
-            table.add_row(
-                t("at most"), size(estimate.max_bytes), bar(estimate.max_bytes / scale_bytes, 24, "bright_black")
-            )
-        if room:
-            table.add_row(t("usable"), size(room.bytes), bar(room.bytes / scale_bytes, 24, "bright_black"))
+        rows.append((peak, estimate.total_bytes, "bold", colour))
+        if estimate.max_bytes and estimate.spread_bytes:
+            rows.append((t("at most"), estimate.max_bytes, "", "bright_black"))
+        if self.room:
+            rows.append((t("usable"), self.room.bytes, "", "bright_black"))
+        table, scale_bytes = table_of("<", "<", "<", first=1), max(taken for _, taken, *_ in rows)
+        for name, taken, style, filled in rows:
+            table.add_row(Text(name, style), Text(size(taken), style), bar(taken / scale_bytes, 24, filled))
+        billions = say("{billions} B parameters", billions=f"{estimate.parameters / 1e9:.2f}")
+        how = current().listed([billions, *self.how] if estimate.parameters else self.how)
+        console.print(Text.assemble((self.name, "bold"), "  " * bool(self.name), how))
         console.print(table)
-        if room is None:
-            console.print(t("No GPU answers here: give the usable VRAM with --usable 14.5GiB."))
-        else:
-            console.print(Text(self.verdict(room), f"bold {colour}"))
-            self._advise(console)
-        for note in self.notes:
-            console.print(note, style="dim")
-
-    def _advise(self, console: Console) -> None:
-        if self.fits is False:
-            for turn, count in self.knobs:
-                text = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
-                console.print("  → " + t("{title}: {text}", title=turn, text=text))
-            if not self.knobs:
-                console.print("  " + t("No setting makes it fit: use a smaller model or a bigger card."))
+        console.print(Text(current().text(verdict), f"bold {colour}" if self.room else ""))
+        for turn, count in self.knobs:
+            text = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
+            console.print("  → " + t("{title}: {text}", title=turn, text=text))
+        if fits is False and not self.knobs:
+            console.print("  " + t("No setting makes it fit: use a smaller model or a bigger card."))
         if self.unmeasured:
             text = t("Computed only, not measured on a real card: {parts}.", parts=tuple(self.unmeasured))
             console.print(text, style="dim")
+        if self.note:
+            console.print(current().text(self.note), style="dim")
 
-    def verdict(self, room: Usable) -> str:
-        """Return the message whether it fits."""
-        if self.own_verdict:
-            return self.own_verdict
-        left, max_bytes = room.bytes - self.estimate.total_bytes, self.estimate.max_bytes
-        if left < 0:
-            return t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
-        if max_bytes is None:
-            return t("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=room.bytes - left, how=room.how)
-        if max_bytes > room.bytes:
-            between = {"min_bytes": room.bytes - left, "max_bytes": max_bytes}
-            return t("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **between, how=room.how)
-        return t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - max_bytes, how=room.how)
+
+def verdict_on(estimate: Estimate, room: Usable | None) -> tuple[bool | None, Message]:
+    """Return whether an estimate fits; None: there is no card, or the room lies between the least and the most."""
+    if room is None:
+        return None, say("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
+    least, most, how = estimate.total_bytes, estimate.max_bytes, room.how
+    if least > room.bytes:
+        excess = least - room.bytes
+        return False, say("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=excess, how=how)
+    if most is None:
+        return None, say("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=least, how=how)
+    if most > room.bytes:
+        between = {"min_bytes": least, "max_bytes": most}
+        return None, say("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **between, how=how)
+    return True, say("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=how)

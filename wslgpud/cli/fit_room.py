@@ -15,7 +15,7 @@ from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.risk_metrics import LEARNED
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.wsl import generation
-from wslgpud.store import Reader, StoreError
+from wslgpud.store import Bucket, Reader, StoreError
 from wslgpud.words import Message, say
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([MGT]?)(?:i?B)?", re.IGNORECASE)
@@ -78,19 +78,17 @@ def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
 
 
 def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
+    room = gpu_room(card, wsl=generation(Host()) == 2)
     if card.used_bytes is None:
         return None
-    days: list[float] = []
-    limits: list[float] = []
-    for ref in reader.series():
-        labels = dict(ref.labels)
-        if ref.metric == _USED and labels.get("uuid") == card.uuid:
-            days += [b.high for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
-        elif ref.metric == LEARNED.name and labels.get("resource") == f"gpu{card.index}":
-            limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
-    room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
-    if limits:
-        most, how = limits[-1], say("an allocation above this has failed here before; minus the current use")
+
+    def days(metric: str, label: str, value: str) -> list[Bucket]:
+        found = (ref for ref in reader.series() if ref.metric == metric and dict(ref.labels).get(label) == value)
+        return [b for ref in found for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+
+    most = max((day.high for day in days(_USED, "uuid", card.uuid)), default=0.0)
+    if limits := days(LEARNED.name, "resource", f"gpu{card.index}"):
+        most, how = limits[-1].last, say("an allocation above this has failed here before; minus the current use")
     elif room is not None and most > room.capacity:
         how = say("the highest use seen here, minus the current use")
     else:

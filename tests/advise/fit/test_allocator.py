@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.fit.allocator import MIB, Allocator, Block
+from wslgpud.advise.fit.tracer.allocator import MIB, Allocator, Block
 
 RECORDED = json.loads(Path(__file__).with_name("allocations.json").read_text())
 

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.advise.fit import asking
-from wslgpud.advise.fit.allocator import held
-from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace, job_of
-from wslgpud.advise.fit.plan import Plan
+from wslgpud.advise.fit.asking import Asking, IdleCard, job_of
+from wslgpud.advise.fit.plan import NoEstimate, Plan
 from wslgpud.advise.fit.source import source_of
+from wslgpud.advise.fit.tracer.allocator import held
 from wslgpud.cli import app
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import Python
@@ -22,7 +22,17 @@ from wslgpud.stress.find_python import Python
 GIB = 1 << 30
 RECORDED = json.loads(Path(__file__).with_name("traces.json").read_text())["cases"]
 RESNET, LLAMA = source_of("torchvision:resnet50"), source_of("1B")
-LAST = '{"parameters": 9, "torch": "2.13.0", "unmeasured": 0}'
+#: of a billion bytes of weights
+USED = {"weights": GIB}
+
+
+def line(used: dict[str, int] = USED, reserved: int = 0, **more: Any) -> str:
+    """Return what a tracer says."""
+    facts = {"parameters": 9, "torch": "2.13.0", "measured": True, "unmeasured": 0}
+    return json.dumps({**facts, "reserved_bytes": reserved or sum(used.values()), "used": used, **more})
+
+
+LAST, ALONE = line(), line(measured=False)
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['model']} {case['mode']}")
@@ -46,83 +56,83 @@ def test_models_that_leave_the_card_free_their_room_for_the_next() -> None:
     assert (apart.reserved_bytes, together.reserved_bytes) == (40 << 20, 70 << 20)
 
 
-def saying(folder: Path, *lines: str) -> Python:
-    """Return a program in place of a Python, which says these lines whatever it is asked, and counts its runs."""
+def saying(folder: Path, text: str) -> Python:
+    """Return a program in place of a Python, which says this whatever it is asked, and counts its runs."""
     program = folder / "python"
-    text = "\n".join(lines)
     program.write_text(f"#!/bin/sh\necho >>'{folder}/runs'\ncat <<'END'\n{text}\nEND\n")
     program.chmod(0o755)
     return Python(program, None)
 
 
-def ask(python: Python, measure_bytes: int = 0, folder: Path | None = None, source: Any = LLAMA) -> Any:
-    return Asking(python, IdleCard("GPU-1", measure_bytes), folder).ask(source, Plan("training"))
+def ask(python: Python, measure_bytes: int = 0, kept: Path | None = None, source: Any = LLAMA) -> Any:
+    return Asking(python, IdleCard("GPU-1", measure_bytes), kept).ask(source, Plan("training"))
 
 
 def test_the_parts_of_a_model_add_up_to_reserved_memory_and_cuda(tmp_path: Path) -> None:
-    lines = ['"weights"', str(4 << 20), '"CUDA itself"', str(32 << 20), '"activations"', "512", LAST]
-    traced = ask(saying(tmp_path, *lines), measure_bytes=1)
+    used = {"weights": 4 << 20, "CUDA itself": 32 << 20, "activations": 512}
+    found = ask(saying(tmp_path, line(used, 54 << 20)), measure_bytes=1)
 
-    assert (traced.parameters, traced.torch) == (9, "2.13.0")
-    # 20 MiB for the large block, 2 MiB for the small one, and cuBLAS's 32 beside CUDA's 768
-    assert traced.found.total_bytes == traced.found.max_bytes == (20 + 2 + 32 + 768) << 20
+    assert (found.parameters, found.torch) == (9, "2.13.0")
+    # cuBLAS's 32 MiB beside CUDA's 768
+    assert found.parts["CUDA itself"] == (768 + 32) << 20
+    assert found.parts["PyTorch's cache, unused"] == ((54 - 32 - 4) << 20) - 512
+    assert found.total_bytes == found.max_bytes == (54 + 768) << 20
 
 
 def test_what_was_not_measured_on_the_card_widens_the_estimate(tmp_path: Path) -> None:
-    convolutions = LAST.replace('"unmeasured": 0', '"unmeasured": 3')
-    plain = saying(tmp_path, '"weights"', str(GIB), LAST)
-    without = ask(plain)
+    without = ask(saying(tmp_path, ALONE))
 
-    assert without.found.spread_bytes == round(asking.UNMEASURED_SHARE * without.found.total_bytes)
-    assert ask(plain, measure_bytes=1).found.spread_bytes == 0
-    assert ask(saying(tmp_path, '"weights"', str(GIB), convolutions)).found.max_bytes is None
+    assert without.spread_bytes == round(asking.UNMEASURED_SHARE * without.total_bytes)
+    assert ask(saying(tmp_path, LAST), measure_bytes=1).spread_bytes == 0
+    assert ask(saying(tmp_path, line(unmeasured=3))).max_bytes is None
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("text", "why"),
     [
-        (["hello"], "outside its protocol"),
-        (['"wights"'], "outside its protocol"),
-        (["1" * 4000], "outside its protocol"),
-        (["-3"], "outside its protocol"),
-        (["4" * 70000], "wrote far too much"),
-        (['"weights"', "512"], "without an answer"),
-        (['{"parameters": "many", "torch": 1}'], "without an answer"),
-        (['{"parameters": 1, "torch": "2", "unmeasured": null}'], "without an answer"),
-        (['{"error": "Refused", "why": "no such thing"}'], "could not be traced: no such thing"),
-        (['{"error": "DataDependentOutputException", "why": ""}'], "measure it with 'wslgpud sweep'"),
+        ("", "without an answer"),
+        ("hello", "without an answer"),
+        (f"hello\n{LAST}", "without an answer"),
+        ("4" * 70000, "without an answer"),
+        ('{"a":' * 1000, "without an answer"),
+        (line({"wights": 1}), "without an answer"),
+        (line({"weights": -1}), "without an answer"),
+        (line(parameters="many"), "without an answer"),
+        (line(torch="2" * 50), "without an answer"),
+        (line(unmeasured=None), "without an answer"),
+        ('{"error": "Refused", "why": "no such thing"}', "could not be traced: no such thing"),
+        ('{"error": "DataDependentOutputException", "why": ""}', "measure it with 'wslgpud sweep'"),
     ],
+    ids=range(12),
 )
-def test_whatever_a_tracer_says_that_is_no_trace_is_refused(lines: list[str], why: str, tmp_path: Path) -> None:
-    with pytest.raises(NoTrace, match=why):
-        ask(saying(tmp_path, *lines))
+def test_whatever_a_tracer_says_that_is_no_trace_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(NoEstimate, match=why):
+        ask(saying(tmp_path, text))
 
 
 def test_a_tracer_that_dies_on_the_card_is_retried_without_it(tmp_path: Path) -> None:
     program = tmp_path / "python"
-    answer = f"cat <<'END'\n\"weights\"\n{GIB}\n{LAST}\nEND\n"
-    program.write_text(f"#!/bin/sh\ngrep -q '\"measure_bytes\": 0' || exit 139\n{answer}")
+    program.write_text(f"#!/bin/sh\ngrep -q '\"measure_bytes\": 0' || exit 139\necho '{ALONE}'")
     program.chmod(0o755)
 
-    found = ask(Python(program, None), measure_bytes=GIB).found
+    found = ask(Python(program, None), measure_bytes=GIB)
 
     assert found.parts["weights"] == GIB
     assert found.spread_bytes == round(asking.UNMEASURED_SHARE * found.total_bytes)
 
 
 def test_the_second_time_the_answer_is_there_at_once(tmp_path: Path) -> None:
-    python, kept = saying(tmp_path, '"weights"', str(GIB), LAST), tmp_path / "kept"
-    first, second = (ask(python, folder=kept) for _ in range(2))
+    python, kept = saying(tmp_path, LAST), tmp_path / "kept"
+    first, second = (ask(python, kept=kept) for _ in range(2))
 
     assert first == second
     assert (tmp_path / "runs").read_text().count("\n") == 1
-    (file,) = kept.iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-    ask(python, measure_bytes=5, folder=kept)
-    ask(python, measure_bytes=7, folder=kept)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    ask(python, measure_bytes=5, kept=kept)
+    ask(python, measure_bytes=7, kept=kept)
     assert (tmp_path / "runs").read_text().count("\n") == 2
-    file.write_text("{}")
-    assert ask(python, folder=kept) == first
+    kept.write_text(json.dumps({key: {"parameters": -1} for key in json.loads(kept.read_text())}))
+    assert ask(python, kept=kept) == first
 
 
 def test_packages_that_change_make_a_new_answer(tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_packages_that_change_make_a_new_answer(tmp_path: Path) -> None:
     python = saying(tmp_path / "bin", LAST)
     for stamp in (1, 1, 2):
         os.utime(packages, ns=(stamp, stamp))
-        ask(python, folder=tmp_path / "kept")
+        ask(python, kept=tmp_path / "kept")
 
     assert (tmp_path / "bin/runs").read_text().count("\n") == 2
 
@@ -140,25 +150,23 @@ def test_packages_that_change_make_a_new_answer(tmp_path: Path) -> None:
 def test_a_local_file_is_always_retraced_and_answers_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     kept, python = tmp_path / "kept", saying(tmp_path, LAST)
-    kept.mkdir()
-    for number in range(asking.MAX_KEPT):
-        (kept / f"{number}.json").write_text("{}")
-        os.utime(kept / f"{number}.json", ns=(number, number))
+    kept.write_text(json.dumps(dict.fromkeys(map(str, range(asking.MAX_KEPT)))))
     for _ in range(2):
-        ask(python, folder=kept, source=source_of(f"{tmp_path}/train.py:make"))
+        ask(python, kept=kept, source=source_of(f"{tmp_path}/train.py:make"))
     assert (tmp_path / "runs").read_text().count("\n") == 2
-    ask(python, folder=kept)
+    ask(python, kept=kept)
 
-    assert len(list(kept.iterdir())) == asking.MAX_KEPT
-    assert not (kept / "0.json").exists()
+    assert len(json.loads(kept.read_text())) == asking.MAX_KEPT
+    assert "0" not in json.loads(kept.read_text())
 
 
-def test_the_parts_of_a_trace_are_told_as_they_come(tmp_path: Path) -> None:
-    told: list[str] = []
-    python = saying(tmp_path, '"weights"', "512", '"activations"', "512", LAST)
-    Asking(python, IdleCard(), None, told.append).ask(LLAMA, Plan())
+def test_who_asks_hears_which_plan_is_traced(tmp_path: Path) -> None:
+    told: list[Plan] = []
+    ask_of = Asking(saying(tmp_path, LAST), IdleCard(), tmp_path / "kept", told.append).ask
+    for plan in (Plan(), Plan(batch=2), Plan()):
+        ask_of(LLAMA, plan)
 
-    assert told == ["weights", "activations"]
+    assert told == [Plan(), Plan(batch=2)]
 
 
 def test_a_job_states_the_weight_packing_and_the_image_size() -> None:
@@ -168,15 +176,14 @@ def test_a_job_states_the_weight_packing_and_the_image_size() -> None:
     assert (packed["weight_bytes"], packed["unpacking"]) == (4.127 / 8, True)
     assert (plain["input"], plain["measure_bytes"]) == ((3, 64, 64), 5)
     assert job_of(RESNET, Plan(), IdleCard())["input"] == (3, 224, 224)
-    assert "weight_bytes" not in plain
+    assert plain["weight_bytes"] == 0
     assert job_of(LLAMA, Plan(precision="mxfp4"), IdleCard())["experts_only"]
 
 
 def test_a_model_by_name_is_traced_in_the_python_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # root's own folder of tests is closed to the account that it would be run as
     monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)
-    last = '{"parameters": 25600000, "torch": "2.13.0", "unmeasured": 0}'
-    python = saying(tmp_path, '"weights"', str(GIB), last)
+    python = saying(tmp_path, line(measured=False, parameters=25600000))
     words = ["fit", "torchvision:resnet50", "--python", str(python.path), "--batch", "4", "--json"]
     words += ["--state", str(tmp_path)]
     fits = CliRunner().invoke(app, [*words, "--usable", "8GiB"])
@@ -198,12 +205,10 @@ def test_a_missing_file_and_an_invalid_input_are_refused(tmp_path: Path) -> None
 def test_no_setting_is_named_whose_memory_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one that cannot be traced nor one whose upper end is open brings a model in."""
     monkeypatch.setattr(find_python, "account_for", lambda *_, **__: None)
-    unknown = LAST.replace('"unmeasured": 0', '"unmeasured": 3')
-    python = tmp_path / "python"
-    answer = f'"weights"\\n%s\\n{unknown}\\n'.replace('"', r"\"")
+    python, large, small = tmp_path / "python", line({"weights": 8 * GIB}, unmeasured=3), line(unmeasured=3)
     python.write_text(
-        f'#!/bin/sh\nread job\ncase $job in *\'"batch": 8\'*) printf "{answer}" {8 * GIB};;'
-        f' *bf16*) printf "{answer}" {GIB};; *) echo \'{{"error": "Refused", "why": "no"}}\';; esac\n'
+        f"#!/bin/sh\nread job\ncase $job in *'\"batch\": 8'*) echo '{large}';; *bf16*) echo '{small}';;"
+        ' *) echo \'{"error": "Refused", "why": "no"}\';; esac\n'
     )
     python.chmod(0o755)
     words = ["fit", "torchvision:resnet50", "--python", str(python), "-b", "8", "-m", "training", "-p", "fp32"]
@@ -214,20 +219,19 @@ def test_no_setting_is_named_whose_memory_is_not_known(tmp_path: Path, monkeypat
 
 
 def test_what_had_no_room_on_the_card_just_now_is_asked_again(tmp_path: Path) -> None:
-    python = saying(tmp_path, '"weights"', str(GIB), LAST.replace('"unmeasured": 0', '"unmeasured": 1'))
+    python = saying(tmp_path, line(unmeasured=1))
     for _ in range(2):
-        assert ask(python, measure_bytes=5, folder=tmp_path / "kept").found.max_bytes is None
+        assert ask(python, measure_bytes=5, kept=tmp_path / "kept").max_bytes is None
 
     assert (tmp_path / "runs").read_text().count("\n") == 2
 
 
 def test_a_trace_without_the_card_says_what_is_in_use_at_least(tmp_path: Path) -> None:
     """Gaps depend on every size, so that one that is not there on the card is no lower bound."""
-    python = saying(tmp_path, '"weights"', str(30 << 20), str(4 << 20), LAST)
-    found = ask(python).found
+    found = ask(saying(tmp_path, line({"weights": 34 << 20}, 50 << 20, measured=False)))
 
     assert found.parts == {"weights": 34 << 20, "CUDA itself": 768 << 20}
-    assert found.max_bytes == round((1 + asking.UNMEASURED_SHARE) * ((30 + 20 + 768) << 20))
+    assert found.max_bytes == round((1 + asking.UNMEASURED_SHARE) * ((50 + 768) << 20))
 
 
 def test_a_model_that_cannot_be_traced_reports_its_key_and_size(

@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.advise.fit.shapes import shape as sized
 from tests.store.made import T0, FakeClock
 from wslgpud.advise.fit.estimate import adapters, between, cached_bytes, weights
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, PRECISIONS, QUANTIZED, Mode, Optimizer, Plan
-from wslgpud.advise.fit.shape import Shape, UnknownModelError, of_config, typical
+from wslgpud.advise.fit.shape import Shape, UnknownModelError, of_config
+from wslgpud.advise.fit.source import source_of
 from wslgpud.cli import app
 from wslgpud.cli.fit_room import Usable, from_history
 from wslgpud.config import StoreSettings
@@ -25,8 +27,8 @@ from wslgpud.sources.gpu import GpuSource
 from wslgpud.store import Store
 
 GIB = 1 << 30
-SMALL = Shape(2, 256, 4, 2, 64, 688, 1000)
-LLAMA_2_7B = Shape(32, 4096, 32, 32, 128, 11008, 32000)
+SMALL = sized(2, 256, 4, 2, 64, 688, 1000)
+LLAMA_2_7B = sized(32, 4096, 32, 32, 128, 11008, 32000)
 RECORDED = json.loads(Path(__file__).with_name("h200.json").read_text())
 CONFIGS = RECORDED["configs"]
 GPT_OSS = {
@@ -162,7 +164,7 @@ def test_adapters_on_packed_weights_take_what_was_published(shape, precision, ba
 
 def test_full_training_starts_at_16_bytes_a_parameter():
     """ZeRO, arXiv:1910.02054, section 3.1."""
-    parts = between(typical(10**9), Plan("training", "fp32", 1, 1)).parts
+    parts = between(source_of("1B").shape, Plan("training", "fp32", 1, 1)).parts
 
     assert parts["weights"] + parts["optimizer"] == pytest.approx(12e9, rel=0.001)
     assert parts["gradients"] == pytest.approx(4e9, rel=0.001)
@@ -199,7 +201,7 @@ def test_layers_with_a_window_keep_no_more_than_that():
 def test_the_configuration_says_which_layers_keep_all_tokens(document, layers):
     shape = of_config(CONFIGS["Llama 7B"] | document)
 
-    assert (shape.windowed_layers, shape.linear_layers) == layers
+    assert (shape.windowed_layers, shape.layers - shape.full_layers - shape.windowed_layers) == layers
 
 
 @given(PLANS)
@@ -212,7 +214,7 @@ def test_more_never_takes_less(plan):
     assert found.max_bytes >= found.total_bytes
 
 
-LLAMA_31_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256)
+LLAMA_31_8B = sized(32, 4096, 32, 8, 128, 14336, 128256)
 
 
 @pytest.mark.parametrize(

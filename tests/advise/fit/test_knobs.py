@@ -8,13 +8,14 @@ import pytest
 
 from wslgpud.advise.fit.knobs import fitting, largest_batch, turns
 from wslgpud.advise.fit.plan import Plan
+from wslgpud.advise.fit.source import Kind
 
 FULL = Plan("training", "fp32", 1, 4096)
 DRAWN = Plan("inference", "fp16", 2, width=1538, height=770)
 
 
-def named(plan: Plan, *, language: bool = False, pipeline: bool = False) -> dict[str, Plan]:
-    return {str(said): replace(plan, **changes) for said, changes in turns(plan, language=language, pipeline=pipeline)}
+def named(plan: Plan, kind: Kind) -> dict[str, Plan]:
+    return {str(said): replace(plan, **changes) for said, changes in turns(plan, kind)}
 
 
 @pytest.mark.parametrize(
@@ -47,11 +48,11 @@ def named(plan: Plan, *, language: bool = False, pipeline: bool = False) -> dict
     ],
 )
 def test_a_language_model_gets_these_changes(plan: Plan, changes: dict[str, Plan]) -> None:
-    assert named(plan, language=True) == changes
+    assert named(plan, "language") == changes
 
 
 def test_pictures_get_these_changes() -> None:
-    assert named(DRAWN, pipeline=True) == {
+    assert named(DRAWN, "pipeline") == {
         "--vae-slicing (decodes one image after the other)": replace(DRAWN, slicing=True),
         "--vae-tiling (decodes images in tiles)": replace(DRAWN, tiling=True),
         "--offload (models stay in RAM until needed)": replace(DRAWN, offload=True),
@@ -63,7 +64,11 @@ def test_pictures_get_these_changes() -> None:
 
 
 def test_other_models_get_their_optimizer_and_precision() -> None:
-    assert list(named(replace(FULL, batch=64))) == ["8-bit AdamW", "bf16 weights"]
+    assert list(named(replace(FULL, batch=64), "named")) == ["8-bit AdamW", "bf16 weights"]
+
+
+def test_of_a_gguf_file_only_the_context_can_change() -> None:
+    assert list(named(Plan(), "gguf")) == ["a context of 1024"]
 
 
 def taking(plan: Plan) -> int:
@@ -74,7 +79,7 @@ def taking(plan: Plan) -> int:
 
 def test_each_single_change_that_is_enough_is_named() -> None:
     plan = replace(FULL, batch=4)
-    found = fitting(turns(plan, language=True), plan, 2500, taking)
+    found = fitting(turns(plan, "language"), plan, 2500, taking)
 
     assert [(str(said), taken) for said, taken in found] == [
         ("a batch of 2, the largest that fits", 2000),
@@ -85,10 +90,10 @@ def test_each_single_change_that_is_enough_is_named() -> None:
 
 
 def test_where_none_is_enough_several_changes_are_named_together() -> None:
-    ((said, taken),) = fitting(turns(FULL, language=True), FULL, 300, taking)
+    ((said, taken),) = fitting(turns(FULL, "language"), FULL, 300, taking)
 
     assert (str(said), taken) == ("gradient checkpointing (a third slower) and a context of 1024", 250)
-    assert fitting(turns(FULL, language=True), FULL, 10, taking) == []
+    assert fitting(turns(FULL, "language"), FULL, 10, taking) == []
 
 
 def test_the_largest_batch_is_found_with_few_questions() -> None:

@@ -9,11 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.advise.fit import llama
-from wslgpud.advise.fit.plan import CONTEXT_BYTES, Plan
+from wslgpud.advise.fit.plan import CONTEXT_BYTES, NoEstimate, Plan
+from wslgpud.advise.fit.source import NamedModel
 from wslgpud.cli import app
 
 #: as in https://github.com/ggml-org/llama.cpp/pull/22171
 PRINTED = "CUDA0 7401 814 517 \nhost 1280 0 154 \n"
+
+
+def gguf(file: str) -> NamedModel:
+    return NamedModel("some", "gguf", file)
 
 
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int = 0) -> Path:
@@ -26,7 +31,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: 
 
 def test_its_own_arithmetic_counts_for_all_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = installed(tmp_path, monkeypatch, PRINTED)
-    found = llama.asked(Path("/models/some.gguf"), Plan(batch=4, context=8192))
+    found = llama.asked(gguf("/models/some.gguf"), Plan(batch=4, context=8192))
 
     assert found.parts == {
         "weights": 7401 << 20,
@@ -51,15 +56,15 @@ def test_an_answer_that_is_none_is_not_believed_and_says_why(
 ) -> None:
     installed(tmp_path, monkeypatch, text, status)
 
-    with pytest.raises(llama.NoAnswer, match=f"{llama.PROGRAM}.*{why}"):
-        llama.asked(Path("x.gguf"), Plan())
+    with pytest.raises(NoEstimate, match=f"{llama.PROGRAM}.*{why}"):
+        llama.asked(gguf("x.gguf"), Plan())
 
 
 def test_where_it_is_not_installed_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama, "program", lambda _: None)
 
-    with pytest.raises(llama.NoAnswer, match="is not installed"):
-        llama.asked(Path("x.gguf"), Plan())
+    with pytest.raises(NoEstimate, match="is not installed"):
+        llama.asked(gguf("x.gguf"), Plan())
 
 
 def fit(folder: Path, *words: str) -> tuple[int, str]:

@@ -102,12 +102,12 @@ TINY = {
     ("config", "parameters"), [(LLAMA_2_7B, 6_738_415_616), (LLAMA_3_1B, 1_235_814_400), (MIXTRAL, 46_702_792_704)]
 )
 def test_parameters_are_counted_as_the_models_cards_say(config, parameters):
-    assert of_config(config).size == parameters
+    assert of_config(config).parameters == parameters
 
 
 @pytest.mark.parametrize(("config", "billions"), [(QWEN3_30B_A3B, 30.5), (QWEN15_MOE, 14.3), (DEEPSEEK_MOE_16B, 16.4)])
 def test_mixtures_are_as_large_as_their_cards_say(config, billions):
-    assert of_config(config).size / 1e9 == pytest.approx(billions, abs=0.05)
+    assert of_config(config).parameters / 1e9 == pytest.approx(billions, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,18 @@ def test_mixtures_are_as_large_as_their_cards_say(config, billions):
 )
 def test_a_size_alone_stands_for_the_shape_of_a_llama(parameters, sizes):
     found = typical(parameters)
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 
-    assert (found.layers, found.hidden, found.heads, found.kv_heads, found.head_dim) == sizes[:5]
-    assert (found.intermediate, found.vocabulary) == sizes[5:]
-    assert (found.tied, found.experts) == (False, 1)
+    assert tuple(found[name] for name in (*names, "intermediate_size", "vocab_size")) == sizes
 
 
 @given(st.integers(10**6, 10**12))
 def test_a_typical_shape_has_about_as_many_parameters(parameters):
-    shape = typical(parameters)
+    config = typical(parameters)
 
-    assert shape.heads % shape.kv_heads == 0
+    assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
     if parameters > 10**9:
-        assert shape.count() == pytest.approx(parameters, rel=0.1)
+        assert of_config(config).parameters == pytest.approx(parameters, rel=0.1)
 
 
 def test_every_part_of_a_mixture_is_counted():
@@ -152,22 +151,22 @@ def test_every_part_of_a_mixture_is_counted():
     dense = of_config(config)
     mixture = of_config(config | experts | {"first_k_dense_replace": 2, "num_experts_per_tok": 2})
 
-    assert dense.count() == 5 * (attention + 2 * 64 + 3 * 64 * 256) + 2 * 100 * 64 + 64
-    assert mixture.count() == 5 * (attention + 2 * 64) + 3 * (block + router) + 2 * 3 * 64 * 256 + 2 * 100 * 64 + 64
+    assert dense.parameters == 5 * (attention + 2 * 64 + 3 * 64 * 256) + 2 * 100 * 64 + 64
+    assert mixture.parameters == 5 * (attention + 2 * 64) + 3 * (block + router) + 2 * 3 * 64 * 256 + 2 * 100 * 64 + 64
     assert (dense.wide, mixture.wide) == (256, max(2 * 96 + 32, 256))
-    assert (dense.head_dim, dense.active_experts, dense.dense_layers, dense.dense_width) == (16, 1, 0, 0)
-    assert of_config(config | {"num_experts": 1, "moe_intermediate_size": 96}).intermediate == 256
+    assert (dense.query_width, dense.kv_width, dense.experts) == (4 * 16, 2 * 16, 0)
+    assert mixture.experts == 3 * 3 * 64 * 96 * 4
+    assert of_config(config | {"num_experts": 1, "moe_intermediate_size": 96}).wide == 256
     pair = of_config(config | {"num_experts": 2, "n_shared_experts": 3, "first_k_dense_replace": 9})
-    assert (pair.shared, pair.dense_layers, pair.dense_width) == (3 * 256, 5, 256)
-    assert pair.count() == 5 * (attention + 2 * 64 + 3 * 64 * 256) + 2 * 100 * 64 + 64
+    assert pair.parameters == 5 * (attention + 2 * 64 + 3 * 64 * 256) + 2 * 100 * 64 + 64
     mixture_of_two = of_config(config | {"num_experts": 2})
-    assert mixture_of_two.count() - dense.count() == 5 * (3 * 64 * 256 + 64 * 2)
+    assert mixture_of_two.parameters - dense.parameters == 5 * (3 * 64 * 256 + 64 * 2)
 
 
 def test_a_block_without_a_width_is_four_times_the_model():
     narrow = {name: value for name, value in TINY.items() if name != "intermediate_size"}
 
-    assert of_config(narrow).intermediate == 4 * 256
+    assert of_config(narrow).wide == 4 * 256
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,8 @@ def test_a_block_without_a_width_is_four_times_the_model():
 def test_layers_with_a_window_or_without_a_cache_are_counted(more, window, windowed, linear):
     found = of_config(TINY | {"num_hidden_layers": 12} | more)
 
-    assert (found.window, found.windowed_layers, found.linear_layers) == (window, windowed, linear)
+    assert (found.window, found.windowed_layers) == (window, windowed)
+    assert found.full_layers == max(0, 12 - windowed - linear)
 
 
 def test_numbers_of_a_configuration_are_whole_and_above_0():
@@ -209,8 +209,10 @@ def test_the_text_part_of_a_model_of_pictures_counts():
 
 @pytest.mark.parametrize(("kind", "tied"), [("llama", False), ("gemma2", True), ("cohere", True), ("smollm3", True)])
 def test_families_tie_head_and_embeddings_unless_they_say(kind, tied):
-    assert of_config(TINY | {"model_type": kind}).tied is tied
-    assert of_config(TINY | {"model_type": kind, "tie_word_embeddings": not tied}).tied is not tied
+    embeddings = 1000 * 256
+
+    assert of_config(TINY | {"model_type": kind}).embeddings == embeddings * (2 - tied)
+    assert of_config(TINY | {"model_type": kind, "tie_word_embeddings": not tied}).embeddings == embeddings * (1 + tied)
 
 
 @pytest.mark.parametrize(

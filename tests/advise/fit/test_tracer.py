@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from wslgpud.advise.fit.asking import Asking, IdleCard, NoTrace, Traced
-from wslgpud.advise.fit.plan import Plan
+from wslgpud.advise.fit.asking import Asking, IdleCard
+from wslgpud.advise.fit.plan import Estimate, NoEstimate, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.stress.find_python import Python
 
@@ -57,11 +57,11 @@ def plain():
 """
 
 
-def traced(source: NamedModel, plan: Plan = TRAINING) -> Traced:
+def traced(source: NamedModel, plan: Plan = TRAINING) -> Estimate:
     return Asking(Python(Path(sys.executable), None), IdleCard(), None).ask(source, plan)
 
 
-def language(config: dict[str, Any], plan: Plan = TRAINING) -> Traced:
+def language(config: dict[str, Any], plan: Plan = TRAINING) -> Estimate:
     pytest.importorskip("transformers")
     return traced(NamedModel("model", "language", f"config:{json.dumps(config)}"), plan)
 
@@ -75,25 +75,25 @@ def train(tmp_path: Path) -> Path:
 
 def test_a_training_holds_weights_gradients_and_two_moments() -> None:
     found = language(LLAMA)
-    parts = found.found.parts
+    parts = found.parts
     # Queries to output, a gate and two more matrices, two norms in each layer; tied embeddings and the last norm
     count = 4 * (4 * 256**2 + 3 * 256 * 512 + 2 * 256) + 4096 * 256 + 256
 
     assert found.parameters == count
     assert parts["weights"] == pytest.approx(2 * count, rel=0.01)
     assert parts["optimizer"] >= 2 * parts["weights"]
-    assert found.found.spread_bytes
+    assert found.spread_bytes
 
 
 def test_checkpointing_and_a_smaller_batch_take_less() -> None:
-    whole = language(LLAMA, replace(TRAINING, batch=16)).found.total_bytes
+    whole = language(LLAMA, replace(TRAINING, batch=16)).total_bytes
 
-    assert language(LLAMA, replace(TRAINING, batch=16, checkpointing=True)).found.total_bytes < whole
-    assert language(LLAMA, TRAINING).found.total_bytes < whole
+    assert language(LLAMA, replace(TRAINING, batch=16, checkpointing=True)).total_bytes < whole
+    assert language(LLAMA, TRAINING).total_bytes < whole
 
 
 def test_answers_grow_a_cache_and_keep_no_gradients() -> None:
-    parts = language(LLAMA, replace(TRAINING, mode="inference", context=512)).found.parts
+    parts = language(LLAMA, replace(TRAINING, mode="inference", context=512)).parts
 
     assert "gradients" not in parts
     assert "optimizer" not in parts
@@ -103,9 +103,9 @@ def test_answers_grow_a_cache_and_keep_no_gradients() -> None:
 def test_encoders_and_vision_models_are_built_by_own_classes(config: dict[str, Any]) -> None:
     found = language(config)
 
-    assert found.found.parts["gradients"] > 0
+    assert found.parts["gradients"] > 0
     # One of pictures begins with a convolution, of which only the card knows the workspace.
-    assert (found.found.max_bytes is None) == (config is VIT)
+    assert (found.max_bytes is None) == (config is VIT)
 
 
 def test_adapters_leave_packed_weights_as_small_as_they_are() -> None:
@@ -113,15 +113,15 @@ def test_adapters_leave_packed_weights_as_small_as_they_are() -> None:
     plain, packed = (language(LLAMA, replace(TRAINING, mode="lora", precision=p)) for p in ("bf16", "int4"))
 
     assert packed.parameters == plain.parameters
-    assert packed.found.parts["weights"] < plain.found.parts["weights"]
-    assert plain.found.parts["optimizer"] < plain.found.parts["weights"] / 10
+    assert packed.parts["weights"] < plain.parts["weights"]
+    assert plain.parts["optimizer"] < plain.parts["weights"] / 10
 
 
 def test_a_model_of_ones_own_is_traced_whatever_its_file_prints(train: Path) -> None:
     found = traced(source_of(f"{train}:make"), replace(TRAINING, precision="fp32"))
 
     assert found.parameters == 3 * 8 * 9 + 8 + 8 * 30 * 30 * 10 + 10
-    assert found.found.max_bytes is None
+    assert found.max_bytes is None
     given = traced(source_of(f"{train}:plain"), replace(TRAINING, precision="fp32", input=(16,)))
     assert given.parameters == 16 * 17
 
@@ -137,7 +137,7 @@ def test_a_model_of_ones_own_is_traced_whatever_its_file_prints(train: Path) -> 
     ],
 )
 def test_what_cannot_be_traced_says_why(function: str, why: str, train: Path) -> None:
-    with pytest.raises(NoTrace, match=why):
+    with pytest.raises(NoEstimate, match=why):
         traced(source_of(f"{train}:{function}"))
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_traced_says_why(function: str, why: str, train: Path) ->
     ],
 )
 def test_a_configuration_that_transformers_cannot_build_says_why(config: dict[str, Any], why: str) -> None:
-    with pytest.raises(NoTrace, match=why):
+    with pytest.raises(NoEstimate, match=why):
         language(config)
 
 
@@ -166,9 +166,9 @@ def small_pipeline() -> NamedModel:
 def test_a_pipeline_draws_and_its_denoiser_is_trained() -> None:
     pytest.importorskip("diffusers")
     drawn = Plan(batch=2, width=256, height=256)
-    whole = traced(small_pipeline(), drawn).found.parts
-    apart = traced(small_pipeline(), replace(drawn, offload=True)).found.parts
-    trained = traced(small_pipeline(), replace(drawn, mode="training", precision="fp32")).found.parts
+    whole = traced(small_pipeline(), drawn).parts
+    apart = traced(small_pipeline(), replace(drawn, offload=True)).parts
+    trained = traced(small_pipeline(), replace(drawn, mode="training", precision="fp32")).parts
 
     assert apart["weights"] < whole["weights"]
     assert "optimizer" not in whole

@@ -10,13 +10,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.advise.fit.shapes import shape as sized
 from wslgpud.advise.fit.shape import Shape, of_config
 from wslgpud.advise.fit.vllm import GIB, Card, ServingPlan, sequence_bytes, serve, turns
 from wslgpud.cli import app
 
-LLAMA_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256)
-QWEN_15_7B = Shape(32, 4096, 32, 32, 128, 11008, 151936)
-QWEN_25_7B = Shape(28, 3584, 28, 4, 128, 18944, 152064)
+LLAMA_8B = sized(32, 4096, 32, 8, 128, 14336, 128256)
+QWEN_15_7B = sized(32, 4096, 32, 32, 128, 11008, 151936)
+QWEN_25_7B = sized(28, 3584, 28, 4, 128, 18944, 152064)
 
 
 def card(total_gib: float, free_gib: float | None = None) -> Card:
@@ -98,7 +99,12 @@ def test_a_refusal_is_foreseen_with_the_setting_that_mends_it(plan, of_card, wor
 
 SMALL_CARD, LARGE_CARD = Card(70 * GIB - 1, 70 * GIB - 1), Card(70 * GIB, 70 * GIB)
 FEW_WORDS = replace(LLAMA_8B, vocabulary=1000)
-MIXTURE = replace(FEW_WORDS, intermediate=2048, experts=8, active_experts=2, shared=1024, dense_width=5121)
+
+
+def mixture(dense_width: int) -> Shape:
+    experts = {"num_experts": 8, "moe_intermediate_size": 2048, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+    experts["shared_expert_intermediate_size"] = 1024
+    return sized(32, 4096, 32, 8, 128, dense_width, 1000, **experts)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +120,8 @@ MIXTURE = replace(FEW_WORDS, intermediate=2048, experts=8, active_experts=2, sha
         # a block that needs more than the sampler
         (FEW_WORDS, ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 14336) * 2),
         (FEW_WORDS, ServingPlan("fp32"), SMALL_CARD, 2048 * (2 * 4096 + 3 * 14336) * 4),
-        (MIXTURE, ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5121) * 2),
-        (replace(MIXTURE, dense_width=5119), ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5120) * 2),
+        (mixture(5121), ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5121) * 2),
+        (mixture(5119), ServingPlan(), SMALL_CARD, 2048 * (2 * 4096 + 3 * 5120) * 2),
     ],
 )
 def test_the_profiling_run_takes_the_largest_step(shape, plan, of_card, profiling_bytes):

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advise.fit.shapes import shape
 from wslgpud.advise.fit.estimate import weights
-from wslgpud.advise.fit.shape import Shape, typical
+from wslgpud.advise.fit.source import source_of
 
 #: a billion parameters, of which 2 x 1000 x 1000 are embeddings and the head
-BILLION = Shape(2, 1000, 10, 10, 100, 4000, 1000, parameters=10**9)
-EXPERTS = Shape(3, 1000, 10, 10, 100, 400, 1000, experts=2, dense_layers=1, parameters=10**8)
+BILLION = replace(shape(2, 1000, 10, 10, 100, 4000, 1000), parameters=10**9)
+MIXTURE = shape(3, 1000, 10, 10, 100, 400, 1000, num_experts=2, first_k_dense_replace=1)
+EXPERTS = replace(MIXTURE, parameters=10**8)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +44,9 @@ EXPERTS = Shape(3, 1000, 10, 10, 100, 400, 1000, experts=2, dense_layers=1, para
 def test_embeddings_stay_in_16_bits_where_the_rest_is_quantized(
     precision: str, bits: float, embedded_bits: float
 ) -> None:
-    for tied, embedded in ((False, 2 * 10**6), (True, 10**6)):
-        found = weights(replace(BILLION, tied=tied), precision)
+    assert BILLION.embeddings == 2 * 10**6
+    for embedded in (2 * 10**6, 10**6):
+        found = weights(replace(BILLION, embeddings=embedded), precision)
         assert 8 * found == pytest.approx((10**9 - embedded) * bits + embedded * embedded_bits, rel=1e-9)
 
 
@@ -55,4 +58,7 @@ def test_of_gpt_oss_only_the_experts_are_in_4_bits() -> None:
 
 
 def test_a_model_smaller_than_its_embeddings_takes_what_they_do() -> None:
-    assert weights(typical(1000), "int8") == 2 * 2 * 32_000 * 64
+    tiny = source_of("1K").shape
+
+    assert tiny is not None
+    assert weights(tiny, "int8") == 2 * 2 * 32_000 * 64

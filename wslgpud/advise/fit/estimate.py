@@ -48,7 +48,7 @@ def between(shape: Shape, plan: Plan) -> Estimate:
         spread = layers * (most - least + scores) + logits * (_LOGITS[1] - _LOGITS[0]) + learning
         spread += parts["weights"] / 2 if plan.precision == "mixed" else 0  # a copy in 16 bits
     parts[template("CUDA itself")] = CONTEXT_BYTES
-    return Estimate(parts, round(spread + _GAPS * (sum(parts.values()) + spread)))
+    return Estimate(parts, round(spread + _GAPS * (sum(parts.values()) + spread)), shape.parameters)
 
 
 def adapters(shape: Shape, plan: Plan) -> int:
@@ -66,11 +66,9 @@ def cached_bytes(shape: Shape, tokens: int, element: int) -> int:
 
 
 def weights(shape: Shape, precision: str) -> float:
-    """Return the bytes of the weights; embeddings stay in 16 bits where the rest is quantized."""
-    if precision not in QUANTIZED - GGUF:
-        return shape.size * WEIGHT_BYTES[precision]
-    if precision == "mxfp4" and shape.experts > 1:  # gpt-oss: everything but the experts stays in 16 bits
-        experts = (shape.layers - shape.dense_layers) * 3 * shape.hidden * shape.intermediate * shape.experts
-        return experts * WEIGHT_BYTES[precision] + max(shape.size - experts, 0) * 2
-    embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
-    return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2
+    """Return the bytes of the weights; where the rest is quantized, embeddings or all but experts stay in 16 bits."""
+    plain = 0 if precision not in QUANTIZED - GGUF else shape.embeddings
+    if precision == "mxfp4" and shape.experts:  # gpt-oss
+        plain = max(shape.parameters - shape.experts, 0)
+        return shape.experts * WEIGHT_BYTES[precision] + plain * 2
+    return max(shape.parameters - plain, 0) * WEIGHT_BYTES[precision] + plain * 2

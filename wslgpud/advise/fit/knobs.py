@@ -9,6 +9,7 @@ from itertools import accumulate, count
 from typing import Any
 
 from wslgpud.advise.fit.plan import QUANTIZED, WEIGHT_BYTES, Plan
+from wslgpud.advise.fit.source import Kind
 from wslgpud.words import Message, say
 
 #: a change: its message, and the fields of the plan that it sets
@@ -18,38 +19,34 @@ _MAX_KNOBS, _MAX_QUESTIONS = 4, 16
 _SHORTEST, _MIN_SIDE = 512, 768
 
 
-def turns(plan: Plan, *, language: bool = False, pipeline: bool = False) -> list[Turn]:
+def turns(plan: Plan, kind: Kind) -> list[Turn]:
     """Return the changes that save memory: at the cost of speed, of what is trained, of precision."""
     training, full = plan.mode != "inference", plan.mode == "training"
+    words, language, pipeline = kind in ("language", "gguf"), kind == "language", kind == "pipeline"
     drawing, tuned = pipeline and not training, language and full
     shorter, half = max(_SHORTEST, plan.context // 4), {"width": plan.width // 2, "height": plan.height // 2}
-    deep = training and not plan.checkpointing and (language or pipeline)
-    sliced = drawing and plan.batch > 1 and not plan.slicing
+    deep, wide = training and (language or pipeline), pipeline and min(plan.width, plan.height) > _MIN_SIDE
     every: list[tuple[bool, Message, dict[str, Any]]] = [
         (deep, say("gradient checkpointing (a third slower)"), {"checkpointing": True}),
-        (sliced, say("--vae-slicing (decodes one image after the other)"), {"slicing": True}),
-        (drawing and not plan.tiling, say("--vae-tiling (decodes images in tiles)"), {"tiling": True}),
-        (drawing and not plan.offload, say("--offload (models stay in RAM until needed)"), {"offload": True}),
-        (language and plan.context > shorter, say("a context of {count}", count=shorter), {"context": shorter}),
-        (full and plan.optimizer != "adamw8bit", say("8-bit AdamW"), {"optimizer": "adamw8bit"}),
-    ]
-    for name in _precisions(plan, language=language, pipeline=pipeline):
-        every += [(True, say("{precision} weights", precision=name), {"precision": name})]
-    every += [
-        (pipeline and min(plan.width, plan.height) > _MIN_SIDE, say("{width}x{height} pixels", **half), half),
+        (drawing and plan.batch > 1, say("--vae-slicing (decodes one image after the other)"), {"slicing": True}),
+        (drawing, say("--vae-tiling (decodes images in tiles)"), {"tiling": True}),
+        (drawing, say("--offload (models stay in RAM until needed)"), {"offload": True}),
+        (words and plan.context > shorter, say("a context of {count}", count=shorter), {"context": shorter}),
+        (full, say("8-bit AdamW"), {"optimizer": "adamw8bit"}),
+        *((True, say("{precision} weights", precision=name), {"precision": name}) for name in _smaller(plan, kind)),
+        (wide, say("{width}x{height} pixels", **half), half),
         (tuned, say("LoRA instead of all weights"), {"mode": "lora", "precision": "bf16"}),
         (tuned, say("LoRA on 4-bit weights (QLoRA)"), {"mode": "lora", "precision": "int4"}),
     ]
-    return [(said, changes) for sensible, said, changes in every if sensible]
+    return [(said, changes) for sensible, said, changes in every if sensible and replace(plan, **changes) != plan]
 
 
-def _precisions(plan: Plan, *, language: bool, pipeline: bool) -> list[str]:
-    if plan.precision in QUANTIZED:
-        return []
-    usual = WEIGHT_BYTES[plan.precision] + (pipeline and plan.precision == "fp16")  # in which SDXL decodes in 32 bits
-    packed = ("fp8", "int4") if pipeline else ("int8", "int4") if language else ()
-    known = ("bf16", *packed) if plan.mode != "training" else ("bf16",)
-    return [name for name in known if WEIGHT_BYTES[name] < usual]
+def _smaller(plan: Plan, kind: Kind) -> list[str]:
+    """Return the smaller formats of weights; in fp16 SDXL decodes in 32 bits."""
+    usual = 0.0 if plan.precision in QUANTIZED else WEIGHT_BYTES[plan.precision]
+    usual += kind == "pipeline" and plan.precision == "fp16"
+    packed = {"pipeline": ("fp8", "int4"), "language": ("int8", "int4")}.get(kind, ())
+    return [name for name in ("bf16", *(packed if plan.mode != "training" else ())) if WEIGHT_BYTES[name] < usual]
 
 
 def fitting(

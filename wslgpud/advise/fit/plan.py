@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from wslgpud.words import MessageError
+
 Mode = Literal["inference", "lora", "training"]
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 
@@ -58,14 +60,21 @@ class Plan:
     slicing: bool = False
 
 
+class NoEstimate(MessageError):
+    """The model could not be asked; the message says why."""
+
+
 class Estimate(NamedTuple):
     """Bytes by part (a template that names it) that a plan takes at least; ``spread_bytes`` more at most.
 
-    A spread of 0 is an exact answer; None: nothing is known about the most.
+    A spread of 0 is an exact answer; None: nothing is known about the most. ``parameters`` is 0 where they are not
+    counted, ``torch`` the version that traced the model.
     """
 
     parts: dict[str, int]
     spread_bytes: int | None = 0
+    parameters: int = 0
+    torch: str = ""
 
     @property
     def total_bytes(self) -> int:

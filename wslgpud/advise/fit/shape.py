@@ -1,4 +1,4 @@
-"""The shape of a language model by its config.json, or a typical one of its size. Pure.
+"""The sizes of a language model by its config.json, or of a typical one with so many parameters. Pure.
 
 Only Llama's layout is described: attention with grouped keys, feed-forward blocks of three matrices, and mixtures of
 these. Everything else is refused by the key that was not understood.
@@ -44,72 +44,33 @@ class UnknownModelError(ShapeError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder; ``parameters`` is their number where it is known, else they are counted.
+    """A decoder: what its memory depends on.
 
-    ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first ``dense_layers``
-    have a block of ``dense_width`` instead of experts. ``windowed_layers`` see the last ``window`` tokens only, and
-    ``linear_layers`` keep none.
+    ``experts`` are the parameters of all experts, ``embeddings`` those of embeddings and head. ``query_width`` and
+    ``kv_width`` are the numbers in the queries and the keys of a token, ``wide`` is the widest feed-forward block that
+    it passes. ``full_layers`` keep the keys and values of all tokens, ``windowed_layers`` of the last ``window``.
     """
 
+    name: str
+    parameters: int
+    experts: int
+    embeddings: int
     layers: int
     hidden: int
     heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
+    query_width: int
+    kv_width: int
+    wide: int
     vocabulary: int
-    tied: bool = False
-    experts: int = 1
-    active_experts: int = 1
-    name: str = ""
-    parameters: int = 0
-    shared: int = 0
-    dense_layers: int = 0
-    dense_width: int = 0
-    window: int = 0
-    windowed_layers: int = 0
-    linear_layers: int = 0
+    full_layers: int
+    windowed_layers: int
+    window: int
     #: attention materialises its scores: torch has no kernel for this family that does not
-    eager: bool = False
-
-    def count(self) -> int:
-        """Return the number of parameters: attention, feed-forward, norms, embeddings."""
-        attention = 2 * self.hidden * (self.query_width + self.kv_width)
-        across = 3 * self.hidden
-        router = self.hidden * self.experts if self.experts > 1 else 0
-        sparse = across * (self.intermediate * self.experts + self.shared) + router
-        blocks = (self.layers - self.dense_layers) * sparse + self.dense_layers * across * self.dense_width
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * (attention + 2 * self.hidden) + blocks + embeddings + self.hidden
-
-    @property
-    def query_width(self) -> int:
-        """Numbers in the queries of one token."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """Numbers in the keys of one token, and in its values."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def wide(self) -> int:
-        """Width of the widest feed-forward block that a token passes."""
-        return max(self.intermediate * self.active_experts + self.shared, self.dense_width)
-
-    @property
-    def full_layers(self) -> int:
-        """Layers that keep the keys and values of all tokens."""
-        return max(0, self.layers - self.linear_layers - self.windowed_layers)
-
-    @property
-    def size(self) -> int:
-        """Number of parameters: known, else counted."""
-        return self.parameters or self.count()
+    eager: bool
 
 
-def typical(parameters: int, name: str = "") -> Shape:
-    """Return the typical shape of a Llama-like model of this size.
+def typical(parameters: int) -> dict[str, Any]:
+    """Return the config.json of a typical Llama of this size.
 
     Each layer has about 12 x hidden^2 parameters (Kaplan et al., arXiv:2001.08361, table 1).
     """
@@ -121,8 +82,10 @@ def typical(parameters: int, name: str = "") -> Shape:
     kv_heads, vocabulary = (8, 128_256) if big else (heads, 32_000)
     attention = hidden * hidden // heads * (2 * heads + 2 * kv_heads)
     rest = (parameters - 2 * vocabulary * hidden) / layers - attention
-    wide = 64 * max(2, round(rest / (3 * hidden) / 64))
-    return Shape(layers, hidden, heads, kv_heads, hidden // heads, wide, vocabulary, name=name, parameters=parameters)
+    sizes = {"hidden_size": hidden, "intermediate_size": 64 * max(2, round(rest / (3 * hidden) / 64))}
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": hidden // heads}
+    sizes |= {"num_hidden_layers": layers, "vocab_size": vocabulary, "max_position_embeddings": 1 << 20}
+    return {"model_type": "llama", **sizes}
 
 
 def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
@@ -147,37 +110,35 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         return int(value)
 
     hidden, layers, heads = number("hidden_size"), number("num_hidden_layers"), number("num_attention_heads")
-    wide = dense = number("intermediate_size", default=4 * hidden)
-    experts = number("num_local_experts", "num_experts", "n_routed_experts", default=1)
-    shared = dense_layers = 0
-    if experts > 1:
-        wide = number("moe_intermediate_size", default=wide)
-        shared = number("shared_expert_intermediate_size", default=number("n_shared_experts", default=0) * wide)
-        dense_layers = min(layers, number("first_k_dense_replace", default=0))
+    head = number("head_dim", default=hidden // heads)
+    queries, keys = heads * head, number("num_key_value_heads", default=heads) * head
+    wide = widest = number("intermediate_size", default=4 * hidden)
+    count, dense, experts, blocks = (
+        number("num_local_experts", "num_experts", "n_routed_experts", default=1),
+        layers,
+        0,
+        0,
+    )
+    if count > 1:
+        width = number("moe_intermediate_size", default=wide)
+        shared = number("shared_expert_intermediate_size", default=number("n_shared_experts", default=0) * width)
+        dense = min(layers, number("first_k_dense_replace", default=0))
+        experts = (layers - dense) * 3 * hidden * width * count
+        blocks = experts + (layers - dense) * hidden * (3 * shared + count)
+        widest = max(number("num_experts_per_tok", default=1) * width + shared, wide if dense else 0)
+    vocabulary = number("vocab_size")
+    tied = document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind.startswith(_TIED)))
+    embeddings = vocabulary * hidden * (1 if tied else 2)
+    parameters = layers * 2 * hidden * (queries + keys + 1) + blocks + dense * 3 * hidden * wide + embeddings + hidden
     window = number("sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
     kinds = inner.get("layer_types")
-    if not isinstance(kinds, list):
+    if isinstance(kinds, list):
+        linear, windowed = (min(layers, sum(kind in those for kind in kinds)) for those in (_LINEAR, _WINDOWED))
+    else:
         every = number("sliding_window_pattern", default=_EVERY.get(kind, 0))
         linear = layers - layers // number("full_attention_interval", default=1)
         windowed = layers - layers // every if every else layers
-    else:
-        linear, windowed = (sum(kind in those for kind in kinds) for those in (_LINEAR, _WINDOWED))
-    tied = document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind.startswith(_TIED)))
-    kv_heads, head = number("num_key_value_heads", default=heads), number("head_dim", default=hidden // heads)
-    dense_width, active = dense if dense_layers else 0, number("num_experts_per_tok", default=1)
-    windowed, linear = min(layers, windowed) if window else 0, min(layers, linear)
-    # in the order of Shape's fields
-    known = (
-        layers,
-        hidden,
-        heads,
-        kv_heads,
-        head,
-        wide,
-        number("vocab_size"),
-        bool(tied),
-        experts,
-        active,
-        name or kind,
-    )
-    return Shape(*known, 0, shared, dense_layers, dense_width, window, windowed, linear, kind == "gpt_oss")
+    windowed = windowed if window else 0
+    full = max(0, layers - linear - windowed)
+    block = layers, hidden, heads, queries, keys, widest, vocabulary
+    return Shape(name or kind, parameters, experts, embeddings, *block, full, windowed, window, kind == "gpt_oss")

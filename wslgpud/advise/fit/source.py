@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ _NAMED = re.compile(r"(torchvision|timm):[\w.\-]+")
 _OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _SIZE = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 #: a GGUF in several files, of which llama.cpp wants the first
-_PIECE = re.compile(r"(.+-)\d{5}-of-(\d{5})\.gguf")
+_PIECE = re.compile(r"(.+-)\d{5}-of-(?!0{5})(\d{5})\.gguf")
 _INDEX, _CONFIG = "model_index.json", "config.json"
 #: Pipelines known by name, from the config.json files of stable-diffusion-v1-5/stable-diffusion-v1-5,
 #: stabilityai/stable-diffusion-xl-base-1.0, black-forest-labs/FLUX.1-dev and FLUX.1-schnell on Hugging Face.
@@ -81,25 +81,20 @@ def source_of(text: str) -> NamedModel:
     if parts := known["pipelines"].get(text.strip().lower()):
         models = {part: known["models"][model] for part, model in parts.items()}
         return NamedModel(text.strip().lower(), "pipeline", f"pipeline:{json.dumps(models)}")
-    with _reading(text):
+    try:
         path = Path(text).expanduser()
         if path.exists():
             return _of_files(path)
+    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, in the home of an unknown user
+        file = error.filename if isinstance(error, OSError) else None  # a file below the path
+        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
     size = _SIZE.fullmatch(text.strip())
     parameters = round(float(size[1]) * {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[size[2].upper()]) if size else 0
     if not parameters:
         raise ShapeError("{text} is neither a size like 7B nor a config.json or a .gguf file", text=text)
-    shape = typical(parameters, text.strip().upper())
-    return NamedModel(shape.name, "language", f"config:{json.dumps(_llama(shape))}", shape)
-
-
-@contextmanager
-def _reading(text: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, in the home of an unknown user
-        file = error.filename if isinstance(error, OSError) else None  # a file below the path
-        raise ShapeError("cannot read {path}: {why}", path=str(file or text), why=cause(error)) from error
+    name, config = text.strip().upper(), typical(parameters)
+    shape = replace(of_config(config, name), parameters=parameters)
+    return NamedModel(name, "language", f"config:{json.dumps(config)}", shape)
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -113,20 +108,16 @@ def _of_files(path: Path) -> NamedModel:
     config = path if path.suffix == ".json" else folder / _CONFIG
     models = [path] if path.suffix == ".gguf" else [] if config.exists() else sorted(folder.glob("*.gguf"))
     if len(models) == 1:
-        file = models[0]
-        pieces = [file]
+        file, pieces = models[0], [models[0]]
         if split := _PIECE.fullmatch(file.name):
-            pieces = [
-                file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in range(1, max(1, int(split[2])) + 1)
-            ]
+            numbers = range(1, int(split[2]) + 1)
+            pieces = [file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in numbers]
         size = sum(piece.stat().st_size for piece in pieces)
         return NamedModel(file.stem, "gguf", str(pieces[0]), weights_bytes=size)
+    if models:
+        raise ShapeError("{path} holds {count} .gguf files: name one", path=str(path), count=len(models))
     if not config.exists():
-        raise ShapeError(
-            say("{path} holds {count} .gguf files: name one", path=str(path), count=len(models))
-            if models
-            else say("there is no config.json in {path}", path=str(folder))
-        )
+        raise ShapeError("there is no config.json in {path}", path=str(folder))
     document = _document(config)
     name = folder.name if config.name == _CONFIG else config.name
     named = NamedModel(name, "language", f"config:{json.dumps(document)}", quantization=_quantization(document))
@@ -138,18 +129,8 @@ def _of_files(path: Path) -> NamedModel:
 
 
 def _quantization(document: Mapping[str, Any]) -> object:
-    inner = document.get("text_config")
-    return document.get("quantization_config") or (
-        inner.get("quantization_config") if isinstance(inner, dict) else None
-    )
-
-
-def _llama(shape: Shape) -> dict[str, Any]:
-    """Return the config.json of a typical model."""
-    sizes = {"hidden_size": shape.hidden, "intermediate_size": shape.intermediate, "num_hidden_layers": shape.layers}
-    heads = {"num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim}
-    words = {"vocab_size": shape.vocabulary, "max_position_embeddings": 1 << 20}
-    return {"model_type": "llama", **sizes, **heads, **words}
+    inner, name = document.get("text_config"), "quantization_config"
+    return document.get(name) or (inner.get(name) if isinstance(inner, dict) else None)
 
 
 def _pipeline(folder: Path) -> Mapping[str, Mapping[str, Any]]:

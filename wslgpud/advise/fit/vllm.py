@@ -83,16 +83,18 @@ def serve(shape: Shape, plan: ServingPlan, card: Card) -> Served:
     tokens = int(concurrency * plan.context) // BLOCK_TOKENS * BLOCK_TOKENS
     if cache > 0:
         parts[template("keys and values")] = cache
-    return Served(Estimate(parts), cache, tokens, concurrency, _refusal(share, cache, each, plan, card))
+    return Served(
+        Estimate(parts, 0, shape.parameters), cache, tokens, concurrency, _refusal(share, cache, each, plan, card)
+    )
 
 
 def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -> Message | None:
+    facts = {"share_bytes": share, "free_bytes": card.free_bytes, "size_bytes": each, "cache_bytes": cache}
     if share > card.free_bytes:
         return say(
             "vLLM will not start: it needs {share_bytes}, but only {free_bytes} are free"
             " (`Free memory on device … is less than desired GPU memory utilization`).",
-            share_bytes=share,
-            free_bytes=card.free_bytes,
+            **facts,
         )
     if cache <= 0:
         return say("vLLM will not start: nothing is left to cache (`No available memory for the cache blocks`).")
@@ -101,8 +103,7 @@ def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -
             "vLLM will not start: a sequence of {count} tokens takes {size_bytes} of the cache, which has {cache_bytes}"
             " (`… is larger than the maximum number of tokens that can be stored in KV cache`).",
             count=plan.context,
-            size_bytes=each,
-            cache_bytes=cache,
+            **facts,
         )
     return None
 
@@ -141,24 +142,24 @@ def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, in
     """
     free = math.floor(100 * card.free_bytes / card.total_bytes) / 100
     within = replace(plan, utilization=min(plan.utilization, free))
-    longest, precision = _longest(shape, within, card), WEIGHT_BYTES[plan.precision]
     lacking = sequence_bytes(shape, plan, card, plan.context) - serve(shape, within, card).cache_bytes
     needed = math.ceil(100 * (within.utilization + max(0, lacking) / card.total_bytes)) / 100
-    share = say("--gpu-memory-utilization {ratio}", ratio=f"{min(needed, free):.2f}")
+    longest, shared = _longest(shape, within, card), min(needed, free)
+    share = say("--gpu-memory-utilization {ratio}", ratio=f"{shared:.2f}")
+    smaller = [name for name in ("fp8", "awq") if WEIGHT_BYTES[name] < WEIGHT_BYTES[plan.precision]]
     settings: list[tuple[bool, dict[str, Any], Message]] = [
-        (min(needed, free) != plan.utilization, {"utilization": min(needed, free)}, share),
+        (True, {"utilization": shared}, share),
         (0 < longest < plan.context, {"context": longest}, say("--max-model-len {count}", count=longest)),
-        (plan.kv_cache == "auto", {"kv_cache": "fp8"}, say("--kv-cache-dtype fp8")),
-        (not plan.eager, {"eager": True}, say("--enforce-eager (slower)")),
+        (True, {"kv_cache": "fp8"}, say("--kv-cache-dtype fp8")),
+        (True, {"eager": True}, say("--enforce-eager (slower)")),
         (_batched(plan, card)[1] > _FEW, {"max_num_seqs": _FEW}, say("--max-num-seqs {count}", count=_FEW)),
+        *((True, {"precision": name}, say("{precision} weights", precision=name)) for name in smaller),
     ]
-    for name in ("fp8", "awq"):
-        said = say("{precision} weights", precision=name)
-        settings.append((WEIGHT_BYTES[name] < precision, {"precision": name}, said))
     found = []
     for sensible, changes, said in settings:
-        served = serve(shape, replace(within, **changes), card)
-        if sensible and served.refusal is None:
+        changed = replace(within, **changes)
+        served = serve(shape, changed, card)
+        if sensible and served.refusal is None and changed != (plan if said is share else within):
             lowered = within.utilization < plan.utilization and said is not share
             found.append((both(share, said) if lowered else said, served.tokens))
     return found

@@ -29,7 +29,7 @@ class Built(NamedTuple):
     """A model on the device and the arguments of a call of it."""
 
     model: Any
-    batch: dict[str, Any] | tuple[Any, ...]
+    batch: dict[str, Any] | list[Any] | tuple[Any, ...]
     #: a model of transformers that continues a text
     generates: bool = False
     pipeline: Any = None
@@ -44,9 +44,11 @@ def dtype_of(torch: Any, precision: str) -> Any:
 
 def built(torch: Any, job: Job, device: str) -> Built:
     """Return the model of a job, with weights of its precision. Raises Refused."""
+    from torch.utils._pytree import tree_map_only
+
     source, _, name = job["model"].partition(":")
+    usual, dtype = torch.get_default_dtype(), dtype_of(torch, job["precision"])
     if source in ("config", "pipeline"):
-        usual, dtype = torch.get_default_dtype(), dtype_of(torch, job["precision"])
         torch.set_default_dtype(dtype)
         try:
             with torch.device(device):
@@ -62,22 +64,16 @@ def built(torch: Any, job: Job, device: str) -> Built:
     model, batch = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, torch.nn.Module):
         raise Refused(f"{job['model']} returned a {type(model).__name__}, no torch.nn.Module")
-    dtype = dtype_of(torch, job["precision"])
-    model = model.to(device=device, dtype=dtype)
     if batch is None:
         if not job["input"]:
             raise Refused("a model of one's own needs --input, or a function that returns model and batch")
         batch = torch.randn(job["batch"], *job["input"], device=device)
-    if not isinstance(batch, dict):
-        batch = dict(enumerate(batch if isinstance(batch, (list, tuple)) else (batch,)))
 
-    def there(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(device, dtype if value.is_floating_point() else None)
+    def there(tensor: Any) -> Any:
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
-    placed = {key: there(value) for key, value in batch.items()}
-    return Built(model, tuple(placed.values()) if 0 in placed else placed)
+    batch = batch if isinstance(batch, (dict, list, tuple)) else (batch,)
+    return Built(model.to(device=device, dtype=dtype), tree_map_only(torch.Tensor, there, batch))
 
 
 def _named(source: str, name: str, job: Job) -> Any:
@@ -139,16 +135,14 @@ def _widen(torch: Any, model: Any) -> None:
 
     What lies between them then has 32 bits, and each packed matrix converts what it gets and gives.
     """
-    head, wide = model.get_output_embeddings(), dict[int, Any]()
+    head = model.get_output_embeddings()
     for module in model.modules():
-        if not isinstance(module, torch.nn.Linear) or module is head:
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                made = wide.setdefault(id(parameter), torch.nn.Parameter(parameter.detach().float()))
-                wide[id(made)] = made  # the head may be the embeddings
-                setattr(module, name, made)
-        else:
+        if isinstance(module, torch.nn.Linear) and module is not head:
             module.register_forward_pre_hook(lambda own, given: (given[0].to(own.weight.dtype), *given[1:]))
             module.register_forward_hook(lambda _, __, out: out.float())
+            continue
+        for parameter in module.parameters(recurse=False):
+            parameter.data = parameter.data.float()
 
 
 def _with_adapters(model: Any, job: Job) -> Any:
@@ -165,33 +159,28 @@ def _with_adapters(model: Any, job: Job) -> Any:
 
 def _batch(torch: Any, model: Any, config: Any, job: Job, device: str) -> dict[str, Any]:
     count, learns, name = job["batch"], job["mode"] != "inference", model.main_input_name
-    accepted = inspect.signature(model.get_base_model().forward if hasattr(model, "get_base_model") else model.forward)
+    inner, bands = getattr(config, "vision_config", config), getattr(config, "num_mel_bins", 80)
+    side = getattr(inner, "image_size", None) or 224
+    sides = side if isinstance(side, (list, tuple)) else (side, side)
+    known = {
+        "input_ids": (),
+        "pixel_values": job["input"] or (getattr(inner, "num_channels", 3), *sides),
+        "input_features": (bands, 3000),
+        "input_values": (config.max_length, bands) if hasattr(config, "max_length") else (_SAMPLES,),
+    }
+    if (sizes := known.get(name)) is None:
+        raise Refused(f"the model takes {name}, which is not known here")
+    answers = {"input_ids": job["context"], "input_features": min(job["context"], 448)}.get(name)
 
     def words(*sizes: int) -> Any:
         return torch.ones(count, *sizes, dtype=torch.int64, device=device)
 
-    labels, answers = words(), 0
-    sizes: tuple[Any, ...] = ()
-    if name == "input_ids":
-        labels = words(job["context"])
-        answers = job["context"]
-    elif name == "pixel_values":
-        inner = getattr(config, "vision_config", config)
-        side = getattr(inner, "image_size", None) or 224
-        height, width = side if isinstance(side, (list, tuple)) else (side, side)
-        sizes = job["input"] or (getattr(inner, "num_channels", 3), height, width)
-        labels = words(*sizes[1:]) if "Segmentation" in type(model).__name__ else labels
-    elif name == "input_features":
-        sizes, answers = (getattr(config, "num_mel_bins", 80), 3000), min(job["context"], 448)
-        labels = words(answers)
-    elif name == "input_values":
-        sizes = (config.max_length, config.num_mel_bins) if hasattr(config, "max_length") else (_SAMPLES,)
-    else:
-        raise Refused(f"the model takes {name}, which is not known here")
-    batch = {name: labels if name == "input_ids" else torch.randn(count, *sizes, device=device)}
+    labels = words(answers) if answers else words(*(sizes[1:] if "Segmentation" in type(model).__name__ else ()))
+    batch = {name: torch.randn(count, *sizes, device=device) if sizes else labels}
     if answers and config.is_encoder_decoder:
         batch["decoder_input_ids"] = words(answers if learns else 1)
-    if learns and "labels" in accepted.parameters:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if learns and "labels" in inspect.signature(base.forward).parameters:
         batch["labels"] = labels
     own = next(model.parameters()).dtype
     return {k: v.to(own) if v.is_floating_point() else v for k, v in batch.items()}

@@ -1,8 +1,7 @@
-"""Prints how storages of tensors come and go while a model trains or answers; its weights are never there.
+"""Says how much memory a model takes while it trains or answers; its weights are never there.
 
-The job comes as one line of JSON on standard input. Each line of output is a JSON value: a text names what the
-following memory is for, a number above 0 is a storage of so many bytes that appears, a number up to 0 the end of the
-storage with that place (-2: the third one). The last line is an object: ``parameters``, ``torch``, or ``error``.
+The job comes as one line of JSON on standard input. The only line of output is an object: what is in use at the peak by
+purpose, and what the allocator reserves; or ``error``.
 
 FakeTensorMode runs each operation on shapes alone, a TorchDispatchMode above it sees what each returns.
 """
@@ -17,6 +16,7 @@ import sys
 import weakref
 from typing import Any
 
+from .allocator import EMPTIED, held
 from .build import Built, Job, built
 from .quantized import Packed
 from .steps import Stage, run
@@ -28,29 +28,30 @@ _FEW_VALUES = 1 << 14
 _MULTIPLY = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
 
 
-class Printer:
-    """Numbers storages as they appear."""
+class StorageLog:
+    """The events of a trace, see ``allocator.held``; a storage may end while another is being recorded."""
 
-    def __init__(self, write: Any) -> None:
-        self._write, self._places, self._count, self.purpose = write, dict[int, int](), 0, ""
+    def __init__(self, device: str, packed: Packed) -> None:
+        self.events, self.purpose, self._device, self._packed = list[str | int](), "", device, packed
+        self._places, self._count = dict[int, int](), 0
 
     def phase(self, name: str) -> None:
         if name != self.purpose:
-            self._write(f'"{name}"\n')
+            self.events.append(name)
             self.purpose = name
 
     def saw(self, storage: Any, size: int) -> None:
         key = storage._cdata
         if size and key not in self._places:
             self._places[key] = self.take(size)
-            weakref.finalize(storage, self.gone, storage._cdata).atexit = False
+            weakref.finalize(storage, self.gone, key).atexit = False
 
     def repeat(self, extra: Extra, results: list[Any]) -> None:
         """The blocks of an operation; those that stay are its results."""
         places = dict[int, int]()
         for block, size in extra.steps:
             if not size:
-                self._write(f"{-places[block]}\n")
+                self.events.append(-places[block])
             elif block in extra.results and (storage := results[extra.results[block]]) is not None:
                 self.saw(storage, size)
             else:
@@ -58,23 +59,25 @@ class Printer:
 
     def gone(self, key: int) -> None:
         if key in self._places:
-            self._write(f"{-self._places.pop(key)}\n")
+            self.events.append(-self._places.pop(key))
+
+    def load(self, tensors: list[Any]) -> list[int]:
+        """These tensors are on the card from now on; return their storages for ``unload``."""
+        storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == self._device]
+        for storage in storages:
+            self.saw(storage, self._packed.size(storage))
+        return [storage._cdata for storage in storages]
 
     def unload(self, keys: list[int]) -> None:
         """These storages move to RAM, and the cache is emptied."""
         for key in keys:
             self.gone(key)
         if keys:
-            self.phase("emptied")
-
-    def passing(self, size: int) -> None:
-        """A block that is there for a moment."""
-        if size:
-            self._write(f"{-self.take(size)}\n")
+            self.phase(EMPTIED)
 
     def take(self, size: int) -> int:
         """A block that stays; return its place."""
-        self._write(f"{size}\n")
+        self.events.append(size)
         self._count += 1
         return self._count - 1
 
@@ -85,14 +88,14 @@ def _mover(torch: Any) -> Any:
     def moved(self: Any, change: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002 - as torch has it
         new: dict[int, Any] = {}
         for module in self.modules() if recurse else [self]:
-            for held in (module._parameters, module._buffers):
-                for name, tensor in held.items():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
                     if tensor is not None and id(tensor) not in new:
                         there = change(tensor.detach())
                         if isinstance(tensor, torch.nn.Parameter):
                             there = torch.nn.Parameter(there, requires_grad=tensor.requires_grad)
                         new[id(tensor)] = there
-                    held[name] = new.get(id(tensor))
+                    tensors[name] = new.get(id(tensor))
         return self
 
     return moved
@@ -118,7 +121,7 @@ def run_by_data(torch: Any, func: Any, args: Any, purpose: str) -> Any:
 def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
     """Return a job's model without memory. Small sums on the processor, such as the widths of layers, are real."""
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_map
+    from torch.utils._pytree import tree_map_only
 
     class OffCard(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
         """Skips initial values, which take long, and memory; what is put on the card is not there either."""
@@ -133,15 +136,13 @@ def built_on_shapes(torch: Any, job: Job, device: str, mode: Any) -> Built:
                 return func(*args, **kwargs)
 
     def placed(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
 
     with OffCard():
         made = built(torch, job, "meta")
     with mode:
         made.model._apply(placed)
-        return made._replace(batch=tree_map(placed, made.batch))
+        return made._replace(batch=tree_map_only(torch.Tensor, placed, made.batch))
 
 
 def _drop_as_on_a_card(torch: Any) -> None:
@@ -158,7 +159,7 @@ def _drop_as_on_a_card(torch: Any) -> None:
     functional.scaled_dot_product_attention, functional.dropout = attended, dropped
 
 
-def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, packed: Packed) -> Any:
+def _watch(torch: Any, device: str, log: StorageLog, workspaces: Workspaces, packed: Packed) -> Any:
     """Return the mode that sees what each operation returns."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -168,31 +169,32 @@ def _watch(torch: Any, device: str, printer: Printer, workspaces: Workspaces, pa
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = run_by_data(torch, func, args, printer.purpose)
+            out = run_by_data(torch, func, args, log.purpose)
             out = func(*args, **(kwargs or {})) if out is None else out
-            printer.passing(packed.unpacked_bytes(torch, func, args))
+            if passing := packed.unpacked_bytes(torch, func, args):
+                log.events.append(-log.take(passing))
             results = [
                 each.untyped_storage() if isinstance(each, FakeTensor) and each.device.type == device else None
                 for each in tree_leaves(out)
             ]
             if extra := workspaces.of(func, args, kwargs or {}):
-                printer.repeat(extra, results)
+                log.repeat(extra, results)
             for storage in results:
                 if storage is not None:
-                    printer.saw(storage, storage.nbytes())
+                    log.saw(storage, storage.nbytes())
             # cuBLAS makes a workspace for each thread that multiplies: ours, and that of the backward pass.
-            if (purpose := printer.purpose) in waiting and func.name().partition(".")[0] in _MULTIPLY:
+            if (purpose := log.purpose) in waiting and func.name().partition(".")[0] in _MULTIPLY:
                 waiting.remove(purpose)
-                printer.phase(CUDA)
-                printer.take(workspaces.cublas_bytes)
-                printer.phase(purpose)
+                log.phase(CUDA)
+                log.take(workspaces.cublas_bytes)
+                log.phase(purpose)
             return out
 
     return Watch()
 
 
-def traced(torch: Any, job: Job, device: str, printer: Printer) -> tuple[Built, Workspaces]:
-    """Run a job on shapes alone; return its model. Raises Refused, and whatever torch and the model raise."""
+def traced(torch: Any, job: Job, device: str) -> tuple[Built, Workspaces, StorageLog]:
+    """Run a job on shapes alone; return its model and storages. Raises Refused, or what torch or the model raises."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     torch.nn.Module._apply = _mover(torch)
@@ -207,39 +209,32 @@ def traced(torch: Any, job: Job, device: str, printer: Printer) -> tuple[Built, 
     made = built_on_shapes(torch, job, device, mode)
     packed = Packed(torch, made.pipeline.packed() if made.pipeline else [made.model], job)
 
-    def load(tensors: Any) -> list[int]:
-        storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type == device]
-        for storage in storages:
-            printer.saw(storage, storage.nbytes() if (size := packed.size(storage)) is None else size)
-        return [storage._cdata for storage in storages]
-
+    log = StorageLog(device, packed)
     # Layers are left out at random (layerdrop): here, none is.
     random = torch.rand
     torch.rand = lambda *size, **more: torch.tensor(0.5) if size in ((), ([],), ((),)) else random(*size, **more)
-    with mode, _watch(torch, device, printer, workspaces, packed):
-        run(made, Stage(torch, job, device, printer.phase, load, printer.unload))
-    return made, workspaces
+    with mode, _watch(torch, device, log, workspaces, packed):
+        run(made, Stage(torch, job, device, log))
+    return made, workspaces, log
 
 
 def main() -> None:
     """Trace the job on standard input."""
     job = json.loads(sys.stdin.readline())
-    if job.get("memory_bytes"):
-        resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (job["memory_bytes"],) * 2)
     # What a user's code prints must not look like a line of ours.
-    write, sys.stdout, output = sys.stdout.write, sys.stderr, sys.stdout
+    sys.stdout, output = sys.stderr, sys.stdout
     os.environ["PYTORCH_JIT"] = "0"  # a compiled function would run on memory that is not there
+    last: dict[str, Any] = {"measured": bool(job["measure_bytes"])}
     try:
         import torch
 
         # Without leave to measure, the card is not touched: a backward pass on its device would open it.
-        made, workspaces = traced(torch, job, "cuda" if job.get("measure_bytes") else "cpu", Printer(write))
-        count = sum(p.numel() for p in made.model.parameters())
-        last = {"parameters": count, "torch": torch.__version__, "unmeasured": workspaces.unmeasured}
+        made, workspaces, log = traced(torch, job, "cuda" if last["measured"] else "cpu")
+        last |= {"unmeasured": workspaces.unmeasured, "torch": torch.__version__, **held(log.events)._asdict()}
+        last["parameters"] = sum(p.numel() for p in made.model.parameters())
     except BaseException as error:  # noqa: BLE001 - a user's code may raise anything, and the parent must hear of it
-        lines = str(error).strip().splitlines()
-        last = {"error": type(error).__name__, "why": "" if not lines else lines[0][:500]}
-    write(json.dumps(last) + "\n")
-    output.flush()
+        last = {"error": type(error).__name__, "why": str(error).strip().partition("\n")[0][:500]}
+    print(json.dumps(last), file=output, flush=True)
     # Storages end with the interpreter, which is of no interest.
     os._exit(0)

@@ -25,9 +25,9 @@ class Packed:
                 if parameter.dim() == 3 if job.get("experts_only") else matrix or parameter.dim() == 3:
                     self._sizes[parameter.untyped_storage()._cdata] = round(parameter.numel() * job["weight_bytes"])
 
-    def size(self, storage: Any) -> int | None:
-        """Return the packed bytes of a storage; None: it is not packed."""
-        return self._sizes.get(storage._cdata)
+    def size(self, storage: Any) -> int:
+        """Return the bytes of a storage on the card."""
+        return int(self._sizes.get(storage._cdata, storage.nbytes()))
 
     def unpacked_bytes(self, torch: Any, func: Any, args: Any) -> int:
         """Return the bytes of the copy in 16 bits that a multiplication works on, 0 if it needs none."""

@@ -14,17 +14,12 @@ _ANSWERS = 8
 
 
 class Stage(NamedTuple):
-    """What a job runs on.
-
-    ``phase`` hears what the memory is now taken for, ``load`` and ``unload`` which tensors are on the card.
-    """
+    """What a job runs on. ``log`` hears what memory is now taken for, and which tensors are on the card."""
 
     torch: Any
     job: Job
     device: str
-    phase: Callable[[str], object]
-    load: Callable[[Any], list[int]]
-    unload: Callable[[list[int]], object]
+    log: Any
 
 
 def run(built: Built, stage: Stage) -> None:
@@ -32,10 +27,10 @@ def run(built: Built, stage: Stage) -> None:
     if built.pipeline:
         built.pipeline.run(stage)
         return
-    stage.phase("weights")
-    stage.load(held(built.model))
-    stage.phase("activations")
-    stage.load(_tensors(stage.torch, built.batch))
+    stage.log.phase("weights")
+    stage.log.load(held(built.model))
+    stage.log.phase("activations")
+    stage.log.load(_tensors(stage.torch, built.batch))
     if stage.job["mode"] == "inference":
         with stage.torch.no_grad():
             _answer(built, stage)
@@ -50,17 +45,17 @@ def held(model: Any) -> list[Any]:
 
 def train(model: Any, loss_of: Callable[[], Any], stage: Stage) -> None:
     """Run two training steps."""
-    torch, job, _, phase, *_ = stage
+    torch, job, _, log = stage
     model.train()
     optimizer = _optimizer(torch, job["optimizer"], [p for p in model.parameters() if p.requires_grad])
     mixed = torch.autocast(stage.device, torch.bfloat16) if job["precision"] == "mixed" else contextlib.nullcontext()
     for _ in range(2):  # the optimizer's states are there from the second step on
-        phase("activations")
+        log.phase("activations")
         with mixed:
             loss = loss_of()
-        phase("gradients")
+        log.phase("gradients")
         loss.backward()
-        phase("optimizer")
+        log.phase("optimizer")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         del loss
@@ -87,7 +82,7 @@ def _take_moments_of_bytes(torch: Any, optimizer: Any, learning: list[Any]) -> N
         optimizer.state[parameter]["moments"] = moments
 
 
-def _called(model: Any, batch: dict[str, Any] | tuple[Any, ...]) -> Any:
+def _called(model: Any, batch: Any) -> Any:
     return model(**batch) if isinstance(batch, dict) else model(*batch)
 
 

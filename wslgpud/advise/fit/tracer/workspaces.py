@@ -48,14 +48,16 @@ class Workspaces:
 
     def of(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
         """Return the blocks of an operation on tensors without memory; None: it is no library's, or is not measured."""
+        from torch.utils._pytree import tree_map_only
+
         library = func.name().partition(".")[0] in _LIBRARY
         if not library and not (self.limit_bytes and self._may_hide(func, args)):
             return None
-        key = (func.name(), repr(self._signature([*args, *kwargs.values()])))
+        sizes = tree_map_only(self._torch.Tensor, lambda t: (t.shape, t.stride(), t.dtype), (args, kwargs))
+        key = f"{func.name()} {sizes}"
         if key not in self._known:
             self._known[key] = self._measured(func, args, kwargs) if self.limit_bytes else None
-            if library and self._known[key] is None:
-                self.unmeasured += 1
+            self.unmeasured += library and self._known[key] is None
         return self._known[key]
 
     def _may_hide(self, func: Any, args: Any) -> bool:
@@ -74,30 +76,23 @@ class Workspaces:
             each.is_floating_point() or each.dtype == self._torch.bool for each in tensors
         )
 
-    def _signature(self, value: Any) -> Any:
-        if isinstance(value, self._torch.Tensor):
-            return tuple(value.shape), value.stride(), str(value.dtype)
-        return [self._signature(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-    def _real(self, value: Any, number_device: str) -> Any:
-        if isinstance(value, self._torch.Tensor):
-            device = value.device if value.dim() else number_device
-            return self._torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
-        return [self._real(each, number_device) for each in value] if isinstance(value, (list, tuple)) else value
-
     def _measured(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
         from torch._subclasses.fake_tensor import unset_fake_temporarily
-        from torch.utils._pytree import tree_leaves
+        from torch.utils._pytree import tree_leaves, tree_map_only
 
         torch = self._torch
+        # It reads its random state on the processor, and dies where its rule of sizes puts it: on the card.
+        numbers = "cpu" if "efficient_attention" in func.name() else "cuda"
+
+        def real(tensor: Any) -> Any:
+            device = tensor.device if tensor.dim() else numbers
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
         with unset_fake_temporarily():
             try:
-                # It reads its random state on the processor, and dies where its rule of sizes puts it: on the card.
-                numbers = "cpu" if "efficient_attention" in func.name() else "cuda"
-                real = [self._real(each, numbers) for each in args]
-                named = {name: self._real(each, numbers) for name, each in kwargs.items()}
+                args, kwargs = tree_map_only(torch.Tensor, real, (args, kwargs))
                 torch.cuda.memory._record_memory_history(max_entries=1000, context=None)
-                made = tree_leaves(func(*real, **named))
+                made = tree_leaves(func(*args, **kwargs))
                 history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
             except RuntimeError:  # no room for it, or no such algorithm
                 return None
