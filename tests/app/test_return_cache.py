@@ -118,7 +118,7 @@ def test_between_two_attempts_five_minutes_pass(machine: Machine) -> None:
     assert counts == [1, 0, 1]
 
 
-def test_an_older_kernel_is_asked_only_until_something_is_swapped(
+def test_an_older_kernel_is_asked_only_until_one_page_is_swapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = Machine(tmp_path, monkeypatch, swappiness=False)
