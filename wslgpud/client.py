@@ -8,8 +8,9 @@ bounded in bytes and in time.
 from __future__ import annotations
 
 import dataclasses
+import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from wslgpud.words import MessageError, cause, current
 
 #: the address file that a running daemon keeps in its state folder
 NOTE = "daemon.json"
+#: Prometheus' sample name -> (labels, value) of each series
+Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+_ESCAPE = re.compile(r"\\(.)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 #: limit for a whole answer
 SECONDS = 3.0
 #: limit for an answer; a year of a hundred series takes 10 MB
@@ -103,3 +108,15 @@ def in_one_line(said: Mapping[str, Any]) -> str:
     beside = besides(said)
     now, lost = (beside["headline"], beside.get("byline")), (said.get("lost", {}).get("headline"),)
     return " · ".join(filter(None, (*lost, *now) if said.get("state") == "killed" else (*now, *lost)))
+
+
+def read_values(known: Mapping[str, float]) -> Values:
+    """Parse the values of ``/api/v1/latest``, whose names are in Prometheus' notation."""
+    values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for name, value in known.items():
+        sample, _, inside = name.partition("{")
+        labels = {
+            key: _ESCAPE.sub(lambda e: "\n" if e[1] == "n" else e[1], text) for key, text in _LABEL.findall(inside)
+        }
+        values.setdefault(sample, []).append((labels, float(value)))
+    return values

@@ -21,14 +21,13 @@ from wslgpud import client
 from wslgpud.active_runs.note_reader import MAX_NOTES, MAX_NOTES_A_USER, RunNotes
 from wslgpud.active_runs.notes import MAX_ENTRIES, PLACES, RUNS, Claim, Note, name_of
 from wslgpud.advise.guard import past_runs
+from wslgpud.advise.guard.logs import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import Control, ControlFile
 from wslgpud.brake.commands import FILE as ORDERS
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import FILE as HELD
 from wslgpud.brake.held_jobs import HeldJobsFile
-from wslgpud.cli.common import Fault
-from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
@@ -233,8 +232,8 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
     nightly.close()
     for number in range(30):
         (victim / f"{number}.log").touch()
-    with pytest.raises(Fault, match=r"cannot keep a log in .*guard: Not a directory; name one with --log"):
-        _own_log(state, ["make"])
+    with pytest.raises(LogError, match=r"cannot keep a log in .*guard: Not a directory; name one with --log"):
+        own_log(state, ["make"])
 
     assert len(list(victim.iterdir())) == 34
 

@@ -30,7 +30,6 @@ from wslgpud.brake.commands import FILE as ORDERS
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import FILE as HELD
 from wslgpud.brake.held_jobs import HeldJobsFile
-from wslgpud.cli import common
 from wslgpud.config import Alerts, ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
@@ -42,6 +41,7 @@ from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_t
 from wslgpud.stress.conditions import still_hung
 from wslgpud.stress.schedule import trigger
 from wslgpud.stress.unit import NoRequestError, answer
+from wslgpud.words import moments
 from wslgpud.words.units import printable
 
 #: Reader -> where hypothesis is let loose on it.
@@ -260,10 +260,10 @@ class TestWhatPeopleType:
     @example("0001-01-01")
     @example("9999-12-31T23:59:59+23:59")
     def test_moments(self, text: str) -> None:
-        for read in (lambda: common.moment(text, 1.8e9), lambda: common.seconds(text)):
+        for read in (lambda: moments.moment(text, 1.8e9), lambda: moments.seconds(text)):
             try:
                 assert math.isfinite(read())
-            except common.Fault:
+            except moments.MomentError:
                 continue
 
     @relaxed

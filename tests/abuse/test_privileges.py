@@ -408,7 +408,7 @@ STARTS = {
     "app/become.py": "itself, as it was started",
     "app/process.py": "its own doctor, as it was started",
     "service/changes.py": "pip of the environment that is being made, root's for the system's service, in /",
-    "cli/inside.py": "the command that the user who starts it has named",
+    "cli/guard.py": "the command that the user who starts it has named",
 }
 _STARTERS = {
     "Popen",

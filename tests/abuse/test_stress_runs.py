@@ -321,8 +321,8 @@ class TestTheFolderOfTheServicesAccount:
 
     @needs_root
     def test_root_leaves_the_services_database_to_the_service(self, tmp_path: Path) -> None:
-        from wslgpud.cli.stress import _keep
         from wslgpud.config import Config
+        from wslgpud.stress.by_hand import keep
 
         victim = tmp_path / "victim"
         folder = tmp_path / "state"
@@ -330,7 +330,7 @@ class TestTheFolderOfTheServicesAccount:
         (folder / "wslgpud.db").symlink_to(victim)
         os.chown(folder, ALICE, ALICE)
 
-        _keep(night(1), Config(), folder, str(folder / "wslgpud.db"))
+        keep(night(1), Config(), folder, str(folder / "wslgpud.db"))
 
         assert not victim.exists()
         (left,) = schedule.inbox(folder).iterdir()

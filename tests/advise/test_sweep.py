@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from wslgpud.advise.guard.capacity import SweepStep, predict, too_much
+from wslgpud.advise.guard.runner import GuardedRun
+from wslgpud.advise.guard.sweeping import Sweep, tail
 from wslgpud.advise.guard.usage import RunStats, VramWatch
-from wslgpud.cli import sweep
-from wslgpud.cli.sweep import _print, _tail
+from wslgpud.cli.sweep import _print
 from wslgpud.config import Config
 from wslgpud.host import Host
 
@@ -188,8 +189,9 @@ def test_the_vram_of_a_value_is_its_peak_beyond_the_use_before(monkeypatch, star
     stats = RunStats(seconds=1.238, peak_bytes=GIB, interrupted=True)
     stats.vram_start_bytes |= {} if start is None else {1: start}
     stats.vram_peak_bytes |= {0: 9 * GIB} | ({} if peak is None else {1: peak})
-    monkeypatch.setattr(sweep.GuardedRun, "to_end", lambda _: stats)
-    step, interrupted = sweep._step("echo {}", "a b", None, Host(), VramWatch(Host(), Config()), 1, io.BytesIO())
+    monkeypatch.setattr(GuardedRun, "to_end", lambda _: stats)
+    sweep = Sweep(Host(), Config(), "echo {}", gpu=1)
+    step, interrupted = sweep.step("a b", VramWatch(Host(), Config()), io.BytesIO())
 
     assert step == SweepStep("a b", 0, 1.24, GIB, own)
     assert interrupted
@@ -198,9 +200,9 @@ def test_the_vram_of_a_value_is_its_peak_beyond_the_use_before(monkeypatch, star
 def test_of_a_long_log_only_the_last_five_lines_are_shown():
     log = io.BytesIO(b"first\n" * 10_000 + b"1\n2\n3\n4\nthe last \xff one")
 
-    assert _tail(log).splitlines() == ["  1", "  2", "  3", "  4", "  the last \N{REPLACEMENT CHARACTER} one"]
-    assert len(_tail(io.BytesIO(b"x" * 10_000))) == 2 + 4096
-    assert _tail(io.BytesIO(b"all")) == "  all"
+    assert tail(log) == ["1", "2", "3", "4", "the last \N{REPLACEMENT CHARACTER} one"]
+    assert [len(line) for line in tail(io.BytesIO(b"x" * 10_000))] == [4096]
+    assert tail(io.BytesIO(b"all")) == ["all"]
 
 
 def test_a_failed_value_is_drawn_in_red_and_others_in_cyan(capsys, monkeypatch):

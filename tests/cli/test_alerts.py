@@ -73,7 +73,7 @@ def silence(state: Path, *words: str) -> str:
 
 
 def test_an_open_incident_is_listed_and_can_be_acknowledged(state: Path, number: int) -> None:
-    line = rf" *{number}  \w+ +  since \S.*  \S.*"
+    line = rf" *{number}  \w+  since \S.*  \S.*"
     assert re.fullmatch(line, run("list", "--state", str(state)).output.rstrip("\n"))
     assert [(i["id"], i["acknowledged"]) for i in listed(state)["open"]] == [(number, False)]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from wslgpud.alerts.report import HeadroomCurve
-from wslgpud.cli.chart import chart, headroom, strip
+from wslgpud.cli.chart import chart, headroom, level_strip
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
 from wslgpud.series.curves import Curve
@@ -28,7 +30,7 @@ def drawn(*curves: Curve, seconds: float = 100.0, width: int = 29, height: int =
     def write(value: float) -> str:
         return size(value) if curves[0].unit == "bytes" else f"{value:g}"
 
-    return [line.plain for line in chart(curves, START, START + seconds, 10.0, write, width=width, height=height)]
+    return chart(curves, START, START + seconds, 10.0, write, width=width, height=height).plain.splitlines()
 
 
 def test_each_step_of_a_curve_is_as_wide_as_it_lasts() -> None:
@@ -60,7 +62,7 @@ def test_a_step_shows_its_extremes_and_a_gap_stays_empty() -> None:
 
 def test_curves_lie_over_each_other_each_in_its_colour() -> None:
     curves = [curve(0, 0, 0), curve(1, 1, 0)]
-    *rows, _ = chart(curves, START, START + 30, 10.0, "{:g}".format, width=28, height=5)
+    *rows, _ = chart(curves, START, START + 30, 10.0, "{:g}".format, width=28, height=5).split("\n")
     first, second = TERMINAL_LINES[:2]
     inks = [{span.start: str(span.style) for span in row.spans if span.start >= 6} for row in rows]
 
@@ -145,44 +147,48 @@ def test_times_stand_below_their_moments() -> None:
     )
 
 
-def left(*shares: float | None, every: float = 1.0, level: Level = Level.OK) -> HeadroomCurve:
-    """Return the headroom of 100 MiB, from a share for each time; None is a time without a sample."""
-    points = [(START + n * every, share * 100 * MIB, level) for n, share in enumerate(shares) if share is not None]
-    return HeadroomCurve("ram", 100.0 * MIB, points)
-
-
-def bottom(curve: HeadroomCurve) -> str:
-    """Return the bars next to the axis, of thirty columns, a second each."""
-    (line,) = [line for line in headroom(curve, START, START + 30, width=10) if line.startswith("          |")][-1:]
-    return line.partition("|")[2]
+def headroom_lines(*points: tuple[float, float, Level], width: int = 60, **more: Any) -> list[str]:
+    curve = HeadroomCurve("ram", 100.0 * MIB, [(START + at, left * MIB, level) for at, left, level in points])
+    return headroom(curve, START, START + points[-1][0], width=width, **more)
 
 
 def test_headroom_is_drawn_with_levels_marks_and_forecast() -> None:
-    points = [(START + n, (60 - n) * 2.0 * MIB, Level(min(4, n // 12))) for n in range(60)]
-    marks = [(START + 20, "warned"), (START + 29, "left"), (START + 30, "right"), (START + 55, "killed")]
-    forecast = [(START + 50, 90.0 * MIB), (START + 55, -1.0 * MIB), (START + 5, 90.0 * MIB)]
+    falling = [(float(n), (60 - n) * 1.5, Level(min(4, n // 12))) for n in range(61)]
+    told = headroom_lines(
+        *falling, marks=[(START + 20, "warned"), (START + 55, "killed")], forecast=[(START + 30, 90.0 * MIB)]
+    )
+    level, times, key, other, warned, killed = told[12], told[11], told[13], told[14], told[15], told[16]
 
-    assert headroom(HeadroomCurve("ram", 100.0 * MIB, points), START, START + 60, marks, forecast, width=60) == [
-        "RAM: left of 100 MiB",
-        "  100 MiB |████████▆▅▃▂                            ·",
-        "          |█████████████▅▃▂",
-        "          |█████████████████▅▃▂",
-        "          |█████████████████████▆▃▂",
-        "          |█████████████████████████▆▃▂",
-        "   50 MiB |█████████████████████████████▆▅▂",
-        "          |█████████████████████████████████▆▅▂",
-        "          |█████████████████████████████████████▆▅▃",
-        "          |█████████████████████████████████████████▆▅▃",
-        "          |█████████████████████████████████████████████▆▅▃▂",
-        "    level |         ----------░░░░░░░░░░▓▓▓▓▓▓▓▓▓▓██████████",
-        "           14:00:00                                 14:01:00",
-        "           - info  ░ warning  ▓ critical  █ emergency",
-        "           · above the bars: forecast at the time of the warning",
-        "                           ^ warned",
-        "                                  ^ left",
-        "                             right ^",
-        "                                                killed ^",
-    ]
+    assert told[0] == "RAM: left of 100 MiB"
+    assert told[1].startswith(" 100 MiB ┤")
+    assert times.split() == ["14:00:00", "14:00:30", "14:01:00"]
+    assert re.fullmatch(r" +-+░+▓+█+", level)
+    assert key.strip() == "- info  ░ warning  ▓ critical  █ emergency"
+    assert other.strip() == "the other line: forecast at the time of the warning"
+    margin = told[1].index("┤") + 1
+    assert (warned.strip(), killed.strip()) == ("^ warned", "killed ^")
+    assert (warned.index("^") - margin) / (killed.index("^") - margin) == pytest.approx(20 / 55, abs=0.03)
+
+
+def test_a_headroom_of_one_moment_is_a_second_wide() -> None:
+    (axis,) = [line for line in headroom_lines((0.0, 100.0, Level.OK)) if "14:00" in line]
+
+    assert axis.split()[0] == "14:00:00"
+    assert axis.split()[-1] == "14:00:01"
+
+
+def test_a_time_without_samples_stays_empty_and_has_no_level() -> None:
+    samples = [(float(n), 80.0, Level.WARNING) for n in range(60) if not 20 < n < 40]
+    told = headroom_lines(*samples)
+    (level,) = [line for line in told if "░" in line and "warning" not in line]
+
+    assert re.fullmatch(r" +░+ {8,}░+", level)
+
+
+def test_a_column_shows_its_worst_level() -> None:
+    levels = [(0.0, Level.OK), (0.2, Level.WARNING), (0.4, Level.INFO), (29.0, Level.OK)]
+
+    assert level_strip(levels, 0.0, 30.0, 0.1, 30) == "░"
 
 
 def test_a_nearly_flat_curve_shows_its_minimum_and_offsets_above() -> None:
@@ -190,40 +196,3 @@ def test_a_nearly_flat_curve_shows_its_minimum_and_offsets_above() -> None:
     told = [line.partition("┤")[0].strip() for line in drawn(curve(*almost, unit="bytes"))]
 
     assert told[:5] == ["+0 KiB", "", "+0 KiB", "", "1000 MiB"]
-
-
-def test_a_headroom_of_one_moment_is_a_second_wide() -> None:
-    lines = headroom(left(1.0), START, START, width=10)
-
-    assert [line.split() for line in lines if "14:00" in line] == [["14:00:00", "14:00:01"]]
-
-
-def test_the_picture_is_of_30_to_72_columns() -> None:
-    for width, columns in ((10, 30), (41, 30), (42, 31), (83, 72), (84, 72)):
-        *_, bars, _levels, _clock = headroom(left(1, 1), START, START + 1, width=width)
-        assert len(bars.partition("|")[2]) == columns
-
-
-def test_a_gap_is_more_than_three_steps_without_a_sample() -> None:
-    full, none = [1.0], [None]
-
-    assert bottom(left(*full * 10, *none * 2, *full * 18)) == "█" * 30
-    assert bottom(left(*full * 10, *none * 3, *full * 17)) == "█" * 10 + " " * 3 + "█" * 17
-    assert bottom(left(*none * 3, *full * 10)) == " " * 3 + "█" * 10
-    assert bottom(left(*full * 6, every=2.0)) == "█" * 12
-    assert bottom(left(*full * 2, every=10.0)) == "█" * 20
-
-
-def test_a_column_shows_its_least_headroom_and_worst_level() -> None:
-    mixed = [
-        (START, 100.0 * MIB, Level.OK),
-        (START + 0.2, 5.0 * MIB, Level.WARNING),
-        (START + 0.4, 50.0 * MIB, Level.INFO),
-    ]
-    lines = headroom(HeadroomCurve("ram", 100.0 * MIB, mixed), START, START + 30, width=10)
-
-    assert [line.partition("|")[2] for line in lines[1:12]] == ["", "", "", "", "", "", "", "", "", "▄", "░"]
-
-
-def test_a_strip_has_a_character_for_each_share() -> None:
-    assert strip([0, 0.0625, 0.07, 0.5, 0.94, 1, 2, -1]) == "  ▁▄███ "

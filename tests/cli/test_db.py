@@ -4,72 +4,67 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from wslgpud.cli import app
-from wslgpud.cli.db import _readable
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
+from wslgpud.store.maintenance import Info
+from wslgpud.store.records import Oldest
 
 GIB, MIB = 1 << 30, 1 << 20
-KNOWN: dict[str, Any] = {
-    "database": "/var/lib/wslgpud/wslgpud.db",
-    "schema": 9,
-    "hosts": ["pc", "server"],
-    "series": 512,
-    "samples": 12_345_678,
-    "bytes_a_sample": 1.234,
-    "bytes_a_day": 20 * MIB,
-    "size_bytes": {"file": GIB, "log": 4 * MIB, "free inside": 8 * MIB},
-    "tiers_bytes": {"samples": 700 * MIB, "minutes": 90 * MIB},
-    "samples_since": "2026-10-21T12:00:30+00:00",
-    "minutes_since": "2026-01-01T00:00:00+00:00",
-    "hours_since": None,
-    "newest": "2026-11-20T12:00:00+00:00",
-    "keep": {"raw_days": 30, "minute_days": 400, "hour_days": 3650, "max_bytes": 4 * GIB},
-    "set_aside": ["/wslgpud.db.damaged"],
-}
+NOON = datetime(2026, 11, 20, 12, 0).timestamp()
+KNOWN = Info(
+    version=9,
+    hosts=("pc", "server"),
+    series=512,
+    file_bytes=GIB,
+    wal_bytes=4 * MIB,
+    free_bytes=8 * MIB,
+    tiers={"samples, sealed": 600 * MIB, "samples, newest": 0},
+    samples=600 * MIB // 2,
+    oldest=Oldest(NOON - 30 * 86400, NOON - 300 * 86400, None),
+    newest_wall=NOON,
+    set_aside=(Path("/wslgpud.db.damaged"),),
+)
 
 
-def test_the_size_of_a_history_is_shown_with_age_and_retention() -> None:
-    assert list(_readable(KNOWN)) == [
-        "/var/lib/wslgpud/wslgpud.db: schema 9, 512 series of pc, server",
-        "  size               1.0 of 4.0 GiB at most",
-        "  write-ahead log    4 MiB",
-        "  free inside        8 MiB",
-        "  samples            12,345,678 at 1.23 bytes, blocks and index",
-        "  samples per day    20 MiB; 30 days take 600 MiB",
-        "",
-        "  samples since      2026-10-21 12:00, kept for 30 days",
-        "  minutes since      2026-01-01 00:00, kept for 400 days",
-        "  hours since        nothing yet, kept for 3650 days",
-        "  newest             2026-11-20 12:00",
-        "",
-        "  samples             700 MiB",
-        "  minutes              90 MiB",
-        "\nset aside because it was damaged; delete it when it is no longer needed: /wslgpud.db.damaged",
+def shown(measured: Info, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("wslgpud.cli.db.look", lambda _: measured)
+    return [line.rstrip() for line in db(state, "info").output.splitlines()]
+
+
+def test_the_size_of_a_history_is_shown_with_age_and_retention(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, *rows, gap, aside = shown(KNOWN, state, monkeypatch)
+
+    assert head == f"{state / 'wslgpud.db'}: schema 9, 512 series of pc, server"
+    assert [re.sub(r" {2,}", "|", row) for row in rows] == [
+        "|size|1.0 of 1.9 GiB at most",
+        "|write-ahead log|4 MiB",
+        "|free inside|8 MiB",
+        "|samples|314,572,800 at 2.00 bytes, blocks and index",
+        "|samples per day|20 MiB; 30 days take 600 MiB",
+        "|samples since|2026-10-21 12:00, kept for 30 days",
+        "|minutes since|2026-01-24 12:00, kept for 366 days",
+        "|hours since|nothing yet, kept for 3660 days",
+        "|newest|2026-11-20 12:00",
+        "|samples, sealed|600 MiB",
+        "|samples, newest|0 KiB",
     ]
+    assert (gap, aside.rpartition(": ")[2]) == ("", "/wslgpud.db.damaged")
 
 
-def test_of_an_empty_history_only_what_there_is_is_shown() -> None:
-    nothing: dict[str, Any] = {"bytes_a_sample": None, "bytes_a_day": None, "set_aside": [], "tiers_bytes": {}}
-    lines = list(_readable({**KNOWN, **nothing, "size_bytes": {"file": 4096, "log": 0, "free inside": 0}}))
+def test_of_an_empty_history_only_what_there_is_is_shown(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = replace(KNOWN, wal_bytes=0, tiers={}, samples=0, oldest=Oldest(), newest_wall=None, set_aside=())
+    _, *rows = shown(nothing, state, monkeypatch)
 
-    assert [line[2:19].rstrip() for line in lines] == [
-        "ar/lib/wslgpud/ws",
-        "size",
-        "free inside",
-        "",
-        "samples since",
-        "minutes since",
-        "hours since",
-        "newest",
-        "",
-    ]
+    names = ["size", "free inside", "samples since", "minutes since", "hours since", "newest"]
+    assert [row.strip().partition("  ")[0] for row in rows] == names
 
 
 @pytest.fixture

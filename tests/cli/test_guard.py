@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from tests.page.stage import TRACES
 from wslgpud import training
 from wslgpud.advise.guard import capacity, tree
+from wslgpud.advise.guard.expectations import JobsError, jobs_for
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.cli import app
-from wslgpud.cli.common import Fault
-from wslgpud.cli.guard import _jobs_for, _line, _run
+from wslgpud.cli.guard import _line, _run
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, RecordedHost
 from wslgpud.words.units import size
@@ -45,32 +45,29 @@ def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line.removeprefix("[guard] ") for line in capfd.readouterr().err.splitlines()]
 
 
-def test_as_many_jobs_as_fit_are_advised_with_expected_sizes(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_jobs_as_fit_are_advised_with_expected_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)))
     left = memory_left(MACHINE)
     for known, how in ((PastRuns(), "expected"), (PastRuns({"make all": {"compiler_bytes": GIB}}), "measured")):
-        expected, environment = _jobs_for(BUILD, MACHINE, "auto", known)
+        expected, environment, message = jobs_for(BUILD, MACHINE, "auto", known, os.environ)
         fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, 200)
         assert 1 < fitting < 200
         assert environment["MAX_JOBS"] == str(fitting)
         amounts = f"{size(left.available_bytes)} free and {size(expected)} {how} for each"
-        assert said(capfd) == [f"jobs: {fitting} of 200, {amounts}"]
+        assert str(message) == f"jobs: {fitting} of 200, {amounts}"
 
 
-def test_a_given_number_of_jobs_is_used_and_off_changes_nothing(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_given_number_of_jobs_is_used_and_off_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MAX_JOBS", raising=False)
 
-    assert _jobs_for(BUILD, MACHINE, "3", PastRuns())[1]["MAX_JOBS"] == "3"
-    assert said(capfd)[0].startswith("jobs: 3 of ")
-    assert _jobs_for(BUILD, MACHINE, "off", PastRuns())[1] == dict(os.environ)
-    assert said(capfd) == []
+    _, environment, message = jobs_for(BUILD, MACHINE, "3", PastRuns(), os.environ)
+
+    assert environment["MAX_JOBS"] == "3"
+    assert str(message).startswith("jobs: 3 of ")
+    assert jobs_for(BUILD, MACHINE, "off", PastRuns(), os.environ)[1:] == (dict(os.environ), "")
     for wrong in ("0", "-1", "many", ""):
-        with pytest.raises(Fault, match="write a number, auto or off"):
-            _jobs_for(BUILD, MACHINE, wrong, PastRuns())
+        with pytest.raises(JobsError, match="write a number, auto or off"):
+            jobs_for(BUILD, MACHINE, wrong, PastRuns(), os.environ)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +109,10 @@ def line(columns: int | None, monkeypatch: pytest.MonkeyPatch, limit: float | No
 
 
 def test_the_status_line_has_time_memory_peaks_and_waiting_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = "[guard] 1 min 05 s of 2 min 00 s · 7.0 GiB left · peak 1.0 GiB · GPU 1 3.0 GiB, peak 4.0 GiB"
+    whole = "[guard] 0:01:05 of 0:02:00 · 7.0 GiB left · peak 1.0 GiB · GPU 1 3.0 GiB, peak 4.0 GiB"
 
     assert line(200, monkeypatch, 120.0, peak_bytes=GIB, stopped=2) == f"{whole} · 2 compilers wait"
-    assert line(200, monkeypatch) == "[guard] 1 min 05 s · 7.0 GiB left · GPU 1 3.0 GiB, peak 4.0 GiB"
+    assert line(200, monkeypatch) == "[guard] 0:01:05 · 7.0 GiB left · GPU 1 3.0 GiB, peak 4.0 GiB"
 
 
 @pytest.mark.parametrize(("columns", "cells"), [(20, 19), (80, 79), (0, 79), (None, 79), (2, 1), (1, 1)])
@@ -139,7 +136,7 @@ def test_a_fallback_runs_only_if_the_command_failed_by_itself(
 ) -> None:
     ordered: list[GuardedCommand] = []
 
-    def run(guarded: GuardedCommand, *_: Any) -> RunStats:
+    def run(guarded: GuardedCommand, *_: Any, **__: Any) -> RunStats:
         ordered.append(guarded)
         return stats
 

@@ -184,7 +184,9 @@ DIFFERENT = {
 def test_the_list_of_commands_says_what_each_says_itself(language):
     words.use(language)
 
-    assert [helps.short(one) for one in app.listed()] == [helps.short(app.commands[name]) for name in app.commands]
+    assert [helps.short(one) for section in app.sections().values() for one in section] == [
+        helps.short(app.commands[name]) for name in app.commands
+    ]
 
 
 def test_an_option_of_several_commands_is_declared_once():
@@ -278,19 +280,6 @@ def test_chinese_wraps_anywhere_but_before_punctuation():
     lines = helps.wrapped("内存不足，程序停顿。请减少 batch size", 10).splitlines()
 
     assert lines == ["内存不足，", "程序停顿。", "请减少", "batch size"]
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_a_table_row_is_folded_in_its_last_column(columns):
-    row = "     5  2026-11-22 18:13  warning    cgroup /train  cgroup /train full in about 36 s: 720 MiB left"
-    lines = helps.hanging(row, columns).splitlines()
-
-    assert " ".join(lines).split() == row.split()
-    assert all(helps.cells(line) <= columns for line in lines[1:])
-    assert lines[0].startswith("     5  2026-11-22 18:13  warning    cgroup /train")
-    (*_, indent) = (len(line) - len(line.lstrip()) for line in lines)
-    assert indent in ({8} if columns <= 60 else {52} if columns < 100 else {5, 52})
-    assert helps.hanging("   short", 60) == "   short"
 
 
 @pytest.mark.parametrize(

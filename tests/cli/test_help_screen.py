@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, flag, option
-from wslgpud.cli.help import _examples, brief, flush, hanging, margin_of, padded, texts, wrapped
+from wslgpud.cli.help import brief, texts, wrapped
 
 app = CommandGroup()
 
@@ -66,8 +66,9 @@ def test_a_command_explains_itself_in_80_columns_at_most() -> None:
         "  -h, --help                    show this and exit",
         "",
         "Examples:",
-        "  draw a.png  # the usual one",
-        "  draw a.png ram vram gpu --quick --with-a-long-name x  # more",
+        "  draw a.png                    # the usual one",
+        "  draw a.png ram vram gpu --quick --with-a-long-name x",
+        "                                # more",
         "  draw b.png",
     ]
     assert helped(300, "draw") == helped(80, "draw")
@@ -113,9 +114,11 @@ def test_on_a_narrow_terminal_it_is_folded_down_to_40_columns() -> None:
         "                                exit",
         "",
         "Examples:",
-        "  draw a.png  # the usual one",
-        "  # more",
+        "  draw a.png                    # the",
+        "                                usual",
+        "                                one",
         "  draw a.png ram vram gpu --quick --with-a-long-name x",
+        "                                # more",
         "  draw b.png",
     ]
     assert helped(10, "draw") == helped(40, "draw")
@@ -140,14 +143,6 @@ def test_words_are_wrapped_at_the_last_column_and_never_split(text: str, columns
     assert wrapped(text, columns, "> ") == "\n".join(f"> {line}" for line in lines)
 
 
-def test_a_last_column_narrower_than_24_wraps_near_the_left_edge() -> None:
-    assert (margin_of(10, 34), margin_of(10, 33)) == (10, 8)
-    line = "12  name  " + "word " * 8
-    assert hanging(line, 34).splitlines() == ["12  name  word word word word word", "          word word word"]
-    assert hanging(line, 33).splitlines() == ["12  name", "        word word word word word", "        word word word"]
-    assert hanging(line.strip(), len(line.strip())) == line.strip()
-
-
 @pytest.mark.parametrize(
     ("subject", "columns", "short"),
     [
@@ -162,10 +157,6 @@ def test_a_path_is_shortened_from_its_left(subject: str, columns: int, short: st
     assert brief(subject, columns) == short
 
 
-def test_chinese_takes_two_columns_of_a_cell() -> None:
-    assert (padded("内存", 6), flush("内存", 6)) == ("内存  ", "  内存")
-
-
 def test_a_paragraph_wraps_only_when_wider_than_its_line() -> None:
     assert helped(80, "other")[4:8] == [
         "  A paragraph that is exactly as wide as the seventy-seven columns it may take.",
@@ -173,27 +164,6 @@ def test_a_paragraph_wraps_only_when_wider_than_its_line() -> None:
         "  A paragraph that is exactly one column wider than those seventy-seven",
         "  columns.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("examples", "lines"),
-    [
-        ([("a" * 10, "x" * 44)], ["  aaaaaaaaaa  # " + "x" * 44]),
-        ([("a" * 10, "x" * 45)], ["  # " + "x" * 45, "  aaaaaaaaaa"]),
-        ([("a", "one"), ("b" * 30, "two")], ["  a" + " " * 29 + "  # one", f"  {'b' * 30}  # two"]),
-        ([("a", "one"), ("b" * 31, "two")], ["  a  # one", f"  {'b' * 31}  # two"]),
-        ([("a", "x" * 24), ("b" * 30, "two")], [f"  a{' ' * 29}  # {'x' * 24}", f"  {'b' * 30}  # two"]),
-        ([("a", "x" * 25), ("b" * 30, "two")], [f"  # {'x' * 25}", "  a", f"  {'b' * 30}  # two"]),
-        ([("a", "one"), ("b" * 20, "y" * 40)], ["  a  # one", f"  # {'y' * 40}", f"  {'b' * 20}"]),
-        ([("a", "")], ["  a"]),
-        ([("a", f"{'x' * 28} {'y' * 27}")], [f"  # {'x' * 28} {'y' * 27}", "  a"]),
-        ([("a", f"{'x' * 28} {'y' * 28}")], [f"  # {'x' * 28}", f"  {'y' * 28}", "  a"]),
-    ],
-)
-def test_purposes_line_up_beside_their_examples_or_above_them(
-    examples: list[tuple[str, str]], lines: list[str]
-) -> None:
-    assert "\n".join(_examples(examples, 60)).splitlines() == lines
 
 
 def test_all_help_of_a_command_is_translated_except_choice_names() -> None:

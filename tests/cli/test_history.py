@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from tests.store.made import T0, FakeClock, snapshot
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app, history
-from wslgpud.cli.series import amount
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
+from wslgpud.words.units import amount
 
 MIB = 1 << 20
 KNOWN = catalogue()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.cli.common import Fault, moment, seconds, span
+from wslgpud.words.moments import MomentError, moment, seconds, span
 
 NOW = datetime(2026, 11, 20, 15, 30).timestamp()
 LENGTHS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -57,7 +57,7 @@ def test_a_length_of_time_is_written_as_in_a_moment(text, meant):
 
 @pytest.mark.parametrize("text", ["", "soon", "12", "-5min", "25:00", "2026-13-01", "5 x", "1e9d", "9" * 400 + "d"])
 def test_what_is_no_moment_is_answered_with_the_forms_there_are(text):
-    with pytest.raises(Fault) as found:
+    with pytest.raises(MomentError) as found:
         moment(text, NOW)
 
     told = str(found.value)
@@ -67,7 +67,7 @@ def test_what_is_no_moment_is_answered_with_the_forms_there_are(text):
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "30", "2026-11-20", "soon"])
 def test_an_invalid_duration_is_answered_with_the_valid_forms(text):
-    with pytest.raises(Fault) as found:
+    with pytest.raises(MomentError) as found:
         seconds(text)
 
     told = str(found.value)
@@ -80,10 +80,10 @@ def test_zero_is_a_duration_only_where_it_means_something():
 
 def test_the_beginning_comes_before_the_end():
     assert span("2h", "1h", NOW) == (NOW - 7200, NOW - 3600)
-    with pytest.raises(Fault) as found:
+    with pytest.raises(MomentError) as found:
         span("1h", "2h", NOW)
     assert "--since 1h is not before --until 2h" in str(found.value)
-    with pytest.raises(Fault):
+    with pytest.raises(MomentError):
         span("1h", "1h", NOW)
 
 
@@ -109,5 +109,5 @@ def test_a_time_of_day_is_the_last_one_that_has_been(time):
 
 @given(st.text())
 def test_any_text_is_a_moment_or_a_fault(text):
-    with suppress(Fault):
+    with suppress(MomentError):
         assert isinstance(moment(text, NOW), float)

@@ -59,7 +59,7 @@ def test_a_command_shows_its_screen(name: str, played: tuple[Path, int], monkeyp
     environment = {"COLUMNS": "100", "HOME": str(state), "LC_ALL": "C.UTF-8"}
     done = CliRunner().invoke(app, [word.format(state=state) for word in words], env=environment)
     # Rows of several tables are numbered together, in the order in which threads write them.
-    text = re.sub(rf"^( +){number}  ", r"\1NN  ", done.output.replace(str(state), "STATE"), flags=re.MULTILINE)
+    text = re.sub(rf"^( *){number}  ", r"\1NN  ", done.output.replace(str(state), "STATE"), flags=re.MULTILINE)
 
     screen = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.documents import calm
+from wslgpud.advise.live_sample import LiveSample, RecentSeries
 from wslgpud.cli import app, status
 from wslgpud.cli.live import feed as live_feed
 from wslgpud.cli.live.feed import DaemonFeed, NotYet, feed_of
-from wslgpud.cli.live_sample import LiveSample, RecentSeries
 from wslgpud.client import DaemonClient, Unanswered
 
 NOT_YET = {"url": "http://127.0.0.1:9655", "version": "1"}

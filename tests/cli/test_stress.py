@@ -21,6 +21,7 @@ from wslgpud.config import Config, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.store import Reader, Store
+from wslgpud.stress import by_hand
 from wslgpud.stress.schedule import inbox
 
 HOSTS = TRACES.parent / "hosts"
@@ -48,7 +49,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     """A recorded machine with two cards, which are not really tested."""
     found = Runs()
-    monkeypatch.setattr(stress, "Runner", found)
+    monkeypatch.setattr(by_hand, "Runner", found)
     monkeypatch.setattr(stress, "Host", lambda: RecordedHost(HOSTS / "two-gpus"))
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield found
@@ -120,7 +121,7 @@ def test_root_leaves_the_result_to_the_daemon_whose_folder_it_is(
         pytest.skip("in a user's namespace no folder is root's")
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     database = tmp_path / "own.db"
-    stress._keep(night(1), Config(), folder, str(database))
+    by_hand.keep(night(1), Config(), folder, str(database))
 
     assert inbox(folder).exists() is left
     assert database.exists() is not left
@@ -129,7 +130,7 @@ def test_root_leaves_the_result_to_the_daemon_whose_folder_it_is(
 def test_a_result_is_left_to_the_daemon_with_the_database(tmp_path: Path) -> None:
     database = tmp_path / "wslgpud.db"
     with Store(database, StoreSettings()):
-        stress._keep(night(1), Config(), tmp_path, str(database))
+        by_hand.keep(night(1), Config(), tmp_path, str(database))
 
     assert kept(database) == []
     assert len(list(inbox(tmp_path).iterdir())) == 1

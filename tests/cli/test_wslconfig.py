@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.advise.wslconfig import files, presets
+from wslgpud.advise.wslconfig.presets import for_machine
 from wslgpud.cli import app
-from wslgpud.cli.wslconfig import _settings
 from wslgpud.host import Host
 
 GIB = 1 << 30
@@ -69,7 +69,7 @@ def test_more_memory_than_windows_has_is_a_mistake(asked: list[Host], tmp_path: 
 def test_a_preset_is_of_the_size_given_and_else_of_windows_own(
     memory: str, processors: int, ram: int, cpus: int, times: int, asked: list[Host]
 ) -> None:
-    found = _settings(Host(), "training", memory, processors)
+    found = for_machine(Host(), "training", memory, processors)
 
     assert found == presets.settings(presets.PRESETS["training"], ram * GIB, cpus)
     assert len(asked) == times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
+from wslgpud.cli.console import Console, pairs
 from wslgpud.service import systemctl, uninstall
 from wslgpud.service.changes import Changes
 from wslgpud.service.places import places
@@ -38,6 +40,12 @@ AS_IT_IS = [
 ]
 
 
+def printed(rows: list[tuple[str, str]]) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=400).print(pairs(rows))
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program that was started, as its user found it."""
@@ -61,8 +69,8 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_state_has_a_line_for_each_fact(changed: dict[str, Any], line: int, told: str) -> None:
-    assert service._rows(STATE, user=False) == AS_IT_IS
-    assert service._rows(replace(STATE, **changed), user=False)[line] == told
+    assert printed(service._rows(STATE, user=False)) == AS_IT_IS
+    assert printed(service._rows(replace(STATE, **changed), user=False))[line] == told
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,6 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
     where.data.mkdir(parents=True)
     (where.data / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:9655"}))
     own = [
-        "wslgpud 1.2 runs, and starts with the machine.",
         "  page      http://127.0.0.1:9655/",
         "  status    wslgpud status",
         "  log       journalctl --user -u wslgpud",
@@ -99,13 +106,13 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
     ]
     caution = "  caution   it ends when you log out, unless root runs: loginctl enable-linger me"
 
-    assert service._started("1.2", where) == [*own, *[caution] * (not lingers)]
+    assert printed(service._started(where)) == [*own, *[caution] * (not lingers)]
     (where.data / "daemon.json").unlink()
-    assert not any("page" in line for line in service._started("1.2", where))
-    machine = service._started("1.2", replace(where, user=False))
-    assert machine[2] == "  log       journalctl -u wslgpud"
-    assert machine[3].endswith("then: sudo systemctl restart wslgpud")
-    assert machine[4:] == ["  remove    sudo /home/me/.local/bin/wslgpud service uninstall"]
+    assert not any("page" in line for line in printed(service._started(where)))
+    machine = printed(service._started(replace(where, user=False)))
+    assert machine[1] == "  log       journalctl -u wslgpud"
+    assert machine[2].endswith("then: sudo systemctl restart wslgpud")
+    assert machine[3:] == ["  remove    sudo /home/me/.local/bin/wslgpud service uninstall"]
 
 
 @pytest.mark.parametrize(

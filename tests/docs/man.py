@@ -94,7 +94,11 @@ def _of_all(root: Any) -> Iterator[Section]:
     )
     yield Section(t("DESCRIPTION"), [*_paragraphs(command), *_paragraph(told)])
     yield from _options(root)
-    listed = ((rf"\fBwslgpud\-{one.name}\fR(1)", helps.short(one)) for one in command.listed())
+    listed = (
+        (rf"\fBwslgpud\-{one.name}\fR(1)", helps.short(one))
+        for section in command.sections().values()
+        for one in section
+    )
     yield Section(t("COMMANDS"), _definitions(listed))
     yield Section(t("EXAMPLES"), _examples([command]))
     variable = t("a key of the configuration; {name} is that of {key}", name="WSLGPUD_SERVER__PORT", key="server.port")

@@ -21,8 +21,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
+from wslgpud.advise.live_sample import RecentSeries
 from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live_sample import RecentSeries
 from wslgpud.client import DaemonClient
 
 PORT = 9655

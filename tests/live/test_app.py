@@ -22,15 +22,14 @@ from textual.widgets import Static
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live.app import LiveApp
-from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.own_feed import OwnFeed
-from wslgpud.cli.live.series_source import Drawn, Past
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.live.feed import DaemonFeed, OwnFeed
 from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.series.curves import Curve
+from wslgpud.series.past import Drawn, Past
 from wslgpud.store import SeriesRef
 
 HOSTS = Path(__file__).parent.parent / "hosts"

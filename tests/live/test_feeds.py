@@ -18,18 +18,17 @@ from textual.app import App
 from tests.live.test_app import comes_about
 from tests.live.test_past_screen import GIB, NOW, curve
 from tests.support.documents import calm
-from wslgpud.cli.live import drive_watch
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.live import feed as feeds
 from wslgpud.cli.live.app import terminal_gone
-from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.feed import DaemonFeed, feed_of, looked
-from wslgpud.cli.live.own_feed import OwnFeed
-from wslgpud.cli.live.series_source import Drawn, Past, api_past, trail_past
+from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed, feed_of, looked
+from wslgpud.cli.live.series_source import trail_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import DaemonClient
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
+from wslgpud.series.past import Drawn, Past, api_past
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store
 
@@ -85,7 +84,7 @@ def test_training_on_a_windows_drive_is_sought_every_10_seconds(monkeypatch: pyt
     feed, now = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording"), [0.0]
     document = feed.look().document
     feed.close()
-    monkeypatch.setattr(drive_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("wslgpud.advise.hints.time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = DriveWatch(RecordedHost(HOSTS / "wsl2-vram-full"))
     found = watch.slow_reader(document)
 
@@ -144,7 +143,7 @@ def test_a_daemon_is_asked_for_as_many_points_as_it_gives(
         "ask",
         lambda _, path, **query: answers.get(path) or queries.append(query) or {"step": 0, "series": []},
     )
-    past = api_past(DAEMON)
+    past = api_past(DAEMON, catalogue())
 
     assert past.drawn("ram", 0.0, 1.0, asked).curves == []
     assert (past.words(), queries) == (["ram"], [])

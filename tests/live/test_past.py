@@ -18,20 +18,20 @@ from rich.cells import cell_len
 from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
+from wslgpud.advise.hints import hints
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.console import Console
-from wslgpud.cli.hints import hints
 from wslgpud.cli.live.app import LiveApp
-from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.own_feed import OwnFeed
-from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
+from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed
+from wslgpud.cli.live.series_source import before, trail_past
 from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import DaemonClient, noted
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.series.curves import Curve
+from wslgpud.series.past import Drawn, Past, api_past, database_past
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import SeriesRef
 from wslgpud.words import MessageError
@@ -62,12 +62,12 @@ def remember(stage: Stage, count: int = 60) -> float:
 
 
 def api_of(stage: Stage) -> Past:
-    return api_past(DaemonClient(stage.url))
+    return api_past(DaemonClient(stage.url), catalogue())
 
 
 def test_api_and_database_tell_the_same(stage: Stage) -> None:
     now = remember(stage)
-    api, file = api_of(stage), database_past(stage.database)
+    api, file = api_of(stage), database_past(stage.database, catalogue())
     try:
         assert (api.where, file.where) == (f"from {stage.url}", f"from {stage.database}")
         assert list(api.words()) == list(file.words()) == ["ram", "disk"]
@@ -99,7 +99,7 @@ def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
 
 def test_a_database_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(match=r"nothing\.db"):
-        database_past(tmp_path / "nothing.db")
+        database_past(tmp_path / "nothing.db", catalogue())
 
 
 def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
@@ -131,7 +131,7 @@ def test_an_answer_that_makes_no_sense_is_said_so(monkeypatch: pytest.MonkeyPatc
     answers = {"/api/v1/series": {"series": [{"name": "x", "metric": METRIC}]}}
     answers["/api/v1/range"] = {"step": 1, "series": [series]}
     monkeypatch.setattr(DaemonClient, "ask", lambda _, path, **__: answers[path])
-    past = api_past(DaemonClient("http://elsewhere"))
+    past = api_past(DaemonClient("http://elsewhere"), catalogue())
 
     assert past.words() == ["ram"]
     with pytest.raises(MessageError, match="is not wslgpud"):

@@ -9,9 +9,9 @@ import pytest
 
 from tests.live.test_rows import looked, training
 from tests.support.documents import GIB, calm
-from wslgpud.cli.hints import hints
-from wslgpud.cli.live.feed import read_values
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, vram
+from wslgpud.advise.hints import hints
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, vram
+from wslgpud.client import read_values
 
 MIB = 1 << 20
 #: metric -> curve

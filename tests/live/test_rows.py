@@ -22,14 +22,14 @@ from tests.support.daemons import daemon, eventually
 from tests.support.documents import GIB, WHO, WORDS, calm, leak
 from tests.support.screens import print_status
 from wslgpud import words
+from wslgpud.advise.hints import hints
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.chart import spark
 from wslgpud.cli.console import Console
-from wslgpud.cli.hints import hints
 from wslgpud.cli.live.app import help_text
-from wslgpud.cli.live.feed import DaemonFeed
-from wslgpud.cli.live.own_feed import OwnFeed
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.cli.rows import Shown, spark
-from wslgpud.cli.screen import Screen
+from wslgpud.cli.live.feed import DaemonFeed, OwnFeed
+from wslgpud.cli.live.rows import Shown
+from wslgpud.cli.live.screen import Screen
 from wslgpud.client import DaemonClient
 from wslgpud.host import RecordedHost
 from wslgpud.words import ENGLISH, TEMPLATES

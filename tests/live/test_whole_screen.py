@@ -13,12 +13,13 @@ import pytest
 
 from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
+from wslgpud.advise.hints import Hint
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Values
+from wslgpud.cli.chart import bar, spark
 from wslgpud.cli.console import Console
-from wslgpud.cli.hints import Hint
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries, Values
-from wslgpud.cli.rows import SPANS_SECONDS, RowContext, Shown, bar, rule, spark
-from wslgpud.cli.rows_machine import process_table, processes
-from wslgpud.cli.screen import once
+from wslgpud.cli.live.rows import SPANS_SECONDS, RowContext, Shown, rule
+from wslgpud.cli.live.rows_machine import process_table, processes
+from wslgpud.cli.live.screen import once
 
 MIB = 1 << 20
 
@@ -268,7 +269,7 @@ def test_noise_is_no_growth() -> None:
 
 def test_a_hint_to_act_on_is_marked_otherwise_than_a_reassurance(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [Hint("do this", "as seen"), Hint("all is well", "", act=False)]
-    monkeypatch.setattr("wslgpud.cli.rows.hints", lambda *_: told)
+    monkeypatch.setattr("wslgpud.cli.live.rows.hints", lambda *_: told)
     lines = printed(once(looked(calm())), 100).splitlines()
 
     assert [line.strip() for line in lines if line[1:2] in ("➜", "✓")] == ["➜ do this  (as seen)", "✓ all is well"]

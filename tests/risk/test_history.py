@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.cli.commands import CliCommand
-from wslgpud.cli.common import Fault, moment
-from wslgpud.cli.replay import replay_command
+from wslgpud.cli.replay import replay as replay_command
 from wslgpud.config import StoreSettings
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observations
 from wslgpud.sources import gpu, memory
 from wslgpud.store import Store
 from wslgpud.store.reader import Reader
+from wslgpud.words.moments import MomentError, moment
 
 GIB = 1 << 30
 CARD = ("0", "GPU-1")
@@ -103,5 +103,5 @@ def test_times_are_local_dates_or_so_long_ago():
     assert moment("90m", 10_000.0) == 10_000.0 - 5400
     assert moment("2d", 1e9) == 1e9 - 2 * 86400
     assert moment("2026-11-20 22:00", 0.0) == time.mktime((2026, 11, 20, 22, 0, 0, 0, 0, -1))
-    with pytest.raises(Fault):
+    with pytest.raises(MomentError):
         moment("soon", 0.0)

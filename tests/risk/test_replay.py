@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from wslgpud.cli.commands import CliCommand
-from wslgpud.cli.replay import replay_command
+from wslgpud.cli.replay import replay as replay_command
 from wslgpud.model import Level, Observation, RamState
 from wslgpud.risk.replay import TruthError, events_beside, replay, trace_name
 

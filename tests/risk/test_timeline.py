@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,8 +16,7 @@ from wslgpud.risk.replay import Replay
 
 GIB = 1 << 30
 ADVICE = (
-    "Save your work, then stop or restart what grows."
-    " Loading a model or a data set grows as well, and stops by itself."
+    "Save your work, then stop or restart what grows. Loading a model or a data set grows as well, and stops by itself."
 )
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()
 
@@ -42,21 +42,31 @@ def replayed(**more: float) -> Replay:
     return Replay("trace", changes, seen, samples=61, seconds=60.0, **more)
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
 def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str]) -> None:
     _print_timeline(replayed(), {"ram": 45.04})
+    caption, used, levels, event, *changes = shown(capsys)
 
-    assert capsys.readouterr().out.splitlines() == [
-        "trace: 61 samples, 60 s",
-        "     RAM  used    ▁▁▁▁ ▁▁▁▂▂ ▂▂▂▂▂ ▂▂▃▃▃ ▃▃▃▃▄ ▄▄▄▄▄ ▄▄▄▅▅ ▅▅▅▅▅ ▆▆▆▆▆ ▆▆▆▆▇ ▇▇▇▇▇ ▇█████",
-        "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
-        "                                                                       ^ out of memory at 45.0 s",
-        "         12.0 s  info",
-        f"         24.0 s  warning    {told(24)}",
-        f"                            {ADVICE}",
-        f"         36.0 s  critical   {told(36)}",
-        f"                            {ADVICE}",
-        f"         40.0 s  warning    {told(40)}",
-        "         50.0 s  ok",
+    assert caption == "trace: 61 samples, 60 s"
+    assert re.fullmatch(r"  RAM  used    ▂[▂▃▄▅▆▇█ ]+█", used)
+    assert re.fullmatch(r"       level    {12,}-+░+▓+█+", levels)
+    assert event == " " * 44 + "out of memory at 45.0 s ^"
+    assert changes == [
+        "    12.0 s  info",
+        f"    24.0 s  warning   {told(24)}",
+        f"                      {ADVICE}",
+        f"    36.0 s  critical  {told(36)}",
+        f"                      {ADVICE}",
+        f"    40.0 s  warning   {told(40)}",
+        "    50.0 s  ok",
         "  - info  ░ warning  ▓ critical",
         "",
     ]
@@ -64,15 +74,13 @@ def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str])
 
 def test_the_history_is_shown_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:
     _print_timeline(replayed(start_wall=NOON), {})
+    lines = shown(capsys)
 
-    assert capsys.readouterr().out.splitlines()[:7] == [
-        "history: 61 samples, 60 s",
-        "  2026-11-20 12:00:00 to 2026-11-20 12:01:00",
-        "     RAM  used    ▁▁▁▁ ▁▁▁▂▂ ▂▂▂▂▂ ▂▂▃▃▃ ▃▃▃▃▄ ▄▄▄▄▄ ▄▄▄▅▅ ▅▅▅▅▅ ▆▆▆▆▆ ▆▆▆▆▇ ▇▇▇▇▇ ▇█████",
-        "          level                --- ----- ----░ ░░░░░ ░░░░░ ░▓▓▓▓ ▓▓▓▓▓ ▓▓▓██ █████ ██████",
+    assert lines[:2] == ["history: 61 samples, 60 s", "  2026-11-20 12:00:00 to 2026-11-20 12:01:00"]
+    assert lines[4:7] == [
         "    2026-11-20 12:00:12  info",
-        f"    2026-11-20 12:00:24  warning    {told(24)}",
-        f"                                    {ADVICE}",
+        f"    2026-11-20 12:00:24  warning   {told(24)}",
+        f"                                   {ADVICE}",
     ]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HERE
-from wslgpud.cli.common import Fault, moment
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Observation, ProcessSample, Reading, Sample, Snapshot, SourceReport, SwapState
@@ -16,6 +15,7 @@ from wslgpud.sampling.observation import observations
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.sources.memory import MEMINFO, OOM_KILLS
 from wslgpud.store import Reader, Store
+from wslgpud.words.moments import MomentError, moment
 
 START = 1_790_000_000
 
@@ -105,5 +105,5 @@ def test_a_moment_may_be_a_date_with_its_zone() -> None:
 
 @pytest.mark.parametrize("text", ["", "the other day", "12 parsecs", "2026-13-40"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(MomentError):
         moment(text, now=0)

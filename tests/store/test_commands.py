@@ -22,12 +22,12 @@ from tests.support.servers import program, prometheus
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 from wslgpud.cli.chart import chart
-from wslgpud.cli.series import WORDS, amount
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import Curve
+from wslgpud.series.find import WORDS
 from wslgpud.store import SeriesRef, Store, maintenance, upkeep
 from wslgpud.store.maintenance import stop_command
-from wslgpud.words.units import size
+from wslgpud.words.units import amount, size
 
 START, END = "2025-06-15 00:00+00:00", "2025-06-15 01:00+00:00"
 SECONDS = 1200
@@ -450,6 +450,6 @@ def test_the_axis_of_an_almost_flat_curve_shows_its_changes():
     ref = SeriesRef("memory_available_bytes", (), "pc")
     points = [(float(i), *[23 * 2**30 + i * 2**20] * 3) for i in range(150)]
     lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80, height=12)
-    told = [line.plain.partition("┤")[0].strip() for line in lines]
+    told = [line.partition("┤")[0].strip() for line in lines.plain.splitlines()]
 
     assert [label for label in told if label][:3] == ["+200 MiB", "+91 MiB", "23 GiB"]

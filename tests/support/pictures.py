@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from tests.support.screens import print_status
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.console import Console
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.cli.screen import Screen
+from wslgpud.cli.live.screen import Screen
 
 WIDTH = 100
 MONITOR_SIZE = (116, 30)

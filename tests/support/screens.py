@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from wslgpud.advise.live_sample import LiveSample
 from wslgpud.cli.console import Console
-from wslgpud.cli.live_sample import LiveSample
-from wslgpud.cli.screen import once
+from wslgpud.cli.live.screen import once
 
 
 def print_status(document: dict[str, Any], console: Console | None = None) -> None:

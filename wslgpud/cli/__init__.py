@@ -11,50 +11,70 @@ import click
 
 from wslgpud import __version__
 from wslgpud.cli.commands import CliCommand, CommandGroup
+from wslgpud.words import t, template
 
 #: In the order of the help: what each is for, in the words of its own help, so that a list of them needs no import.
 #: Each names its module, which has an ``app`` (a group) or a function of that name.
-COMMANDS = {
-    "run": "Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.",
-    "status": "Show the state of this machine, from the running daemon, else sampled on the spot.",
-    "monitor": "Watch the machine live in this terminal, through the running daemon, else sampled on the spot.",
-    "doctor": "Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.",
-    "record": "Record the risk engine's input, sample by sample, until Ctrl-C.",
-    "replay": "Run the risk engine over recordings, or with --since over your own history, faster than real time.",
-    "capture": "Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.",
-    "incidents": "List incidents, or show one: its subject over time, who grew, how it ended.",
-    "guard": "Run a build or a training under supervision:"
-    " as many jobs as fit, a time limit, a log, the peaks at the end.",
-    "inside": "Run a PyTorch training so that the daemon sees the memory that it retains with each step.",
-    "fit": "Say whether a model fits on this card, part by part.",
-    "sweep": "Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.",
-    "history": "Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.",
-    "export": "Export the history as OpenMetrics (for promtool), CSV or Parquet.",
-    "config": "Show, check or write the configuration.",
-    "alerts": "List open alerts, send a test message, silence rules.",
-    "brake": "Pause the job that is about to use up memory, instead of losing it.",
-    "stress": "Test the GPU's memory now if it is idle: sizes, speed, spill, data.",
-    "wslconfig": "Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.",
-    "db": "Inspect, check, back up or compact the history's database.",
-    "dashboards": "Write this version's dashboards for Grafana.",
-    "rules": "Write this version's alert rules for Prometheus.",
-    "service": "Install, upgrade, inspect or remove the daemon as a service that starts with the machine.",
+SECTIONS = {
+    template("Watch:"): {
+        "status": "Show the state of this machine, from the running daemon, else sampled on the spot.",
+        "monitor": "Watch the machine live in this terminal, through the running daemon, else sampled on the spot.",
+        "alerts": "List open alerts, send a test message, silence rules.",
+    },
+    template("Understand:"): {
+        "incidents": "List incidents, or show one: its subject over time, who grew, how it ended.",
+        "history": "Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.",
+        "export": "Export the history as OpenMetrics (for promtool), CSV or Parquet.",
+        "record": "Record the risk engine's input, sample by sample, until Ctrl-C.",
+        "replay": "Run the risk engine over recordings, or with --since over your own history, faster than real time.",
+        "capture": "Copy the files that wslgpud reads here,"
+        " with names, serials and addresses masked, for a bug report.",
+    },
+    template("Prevent:"): {
+        "doctor": "Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.",
+        "fit": "Say whether a model fits on this card, part by part.",
+        "sweep": "Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.",
+        "guard": "Run a build or a training under supervision:"
+        " as many jobs as fit, a time limit, a log, the peaks at the end.",
+        "inside": "Run a PyTorch training so that the daemon sees the memory that it retains with each step.",
+        "brake": "Pause the job that is about to use up memory, instead of losing it.",
+        "stress": "Test the GPU's memory now if it is idle: sizes, speed, spill, data.",
+    },
+    template("Set up:"): {
+        "run": "Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.",
+        "service": "Install, upgrade, inspect or remove the daemon as a service that starts with the machine.",
+        "config": "Show, check or write the configuration.",
+        "wslconfig": "Check .wslconfig and wsl.conf, compare with the running VM, switch between presets.",
+        "db": "Inspect, check, back up or compact the history's database.",
+        "dashboards": "Write this version's dashboards for Grafana.",
+        "rules": "Write this version's alert rules for Prometheus.",
+    },
 }
+COMMANDS = {name: purpose for section in SECTIONS.values() for name, purpose in section.items()}
 #: commands in the module of another
-_BESIDE = {"monitor": "status", "capture": "record", "export": "history"}
+_BESIDE = {
+    "monitor": "status",
+    "export": "history",
+    "record": "replay",
+    "capture": "replay",
+    "inside": "guard",
+    "run": "service",
+    "dashboards": "shipped",
+    "rules": "shipped",
+}
 
 
 @cache
 def _command(name: str) -> click.Command:
     module = importlib.import_module(f"wslgpud.cli.{_BESIDE.get(name, name)}")
-    if not hasattr(module, "app"):
-        command = CliCommand(name, getattr(module, f"{name}_command", None) or getattr(module, name))
-        # Arguments after another program's name belong to that program.
-        command.allow_interspersed_args = name not in ("guard", "inside")
-        return command
-    group: CommandGroup = module.app
-    group.name, group.help = name, group.help or COMMANDS[name]
-    return group
+    found = getattr(module, "app" if hasattr(module, "app") and name not in _BESIDE else name)
+    if isinstance(found, CommandGroup):
+        found.name, found.help = name, found.help or COMMANDS[name]
+        return found
+    command = CliCommand(name, found)
+    # Arguments after another program's name belong to that program.
+    command.allow_interspersed_args = name not in ("guard", "inside")
+    return command
 
 
 class _LazyCommands(UserDict[str, Any]):
@@ -65,9 +85,12 @@ class _LazyCommands(UserDict[str, Any]):
 
 
 class _Root(CommandGroup):
-    def listed(self) -> list[click.Command]:
+    def sections(self) -> dict[str, list[click.Command]]:
         """Return the commands for their list, without importing them, which takes a second."""
-        return [click.Command(name, help=purpose) for name, purpose in COMMANDS.items()]
+        return {
+            t(title): [click.Command(name, help=purpose) for name, purpose in section.items()]
+            for title, section in SECTIONS.items()
+        }
 
 
 def _version(context: click.Context, _param: click.Parameter, asked: bool) -> None:

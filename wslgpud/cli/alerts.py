@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from wslgpud import config as configuration
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
@@ -19,13 +20,15 @@ from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
-from wslgpud.cli.help import padded, wrapped
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, refused, warn
+from wslgpud.cli.console import Console, table_of
+from wslgpud.cli.help import wrapped
 from wslgpud.cli.incidents import incidents, recent
 from wslgpud.client import answering
 from wslgpud.host import Host
 from wslgpud.store import Reader
 from wslgpud.words import cause, current, t
+from wslgpud.words.moments import seconds
 
 #: longest comfortable line
 _MAX_COLUMNS = 100
@@ -51,10 +54,13 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
         known = [{**i, "acknowledged": i["id"] in control.acknowledged} for i in incidents]
         common.print_json({"open": known, "silences": quiet})
         return
+    table = table_of(">", "<", "<", "~")
     for i in incidents:
         note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
         since = t("since {time}", time=local_time(i["opened"]))
-        print(f"{i['id']:>8}  {padded(t(i['level']), 9)}  {since}  {i['headline']}{note}")
+        table.add_row(str(i["id"]), t(i["level"]), since, f"{i['headline']}{note}")
+    if incidents:
+        Console().print(table)
     for s in silences:
         until, rule, name = s.until_wall, s.rule, s.resource
         print(t("silenced until {until_wall}: {rule} of {name}", until_wall=until, rule=rule, name=name))
@@ -114,7 +120,13 @@ def try_channels(config: common.Config = None) -> None:
     channels = channel_factory.channels(settings, Host(), os.environ)
     levels = channel_factory.levels(settings)
     if not channels:
-        raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
+        file = str(config or configuration.find_file(os.environ) or own_config())
+        raise Fault(
+            "no channel is configured and none was found here: add one below [alerts] in {file} and restart the daemon,"
+            " such as {example}; 'wslgpud config show' explains each key",
+            file=file,
+            example='urls = ["ntfy://your-topic"]',
+        )
     message = trial(time.time(), "wslgpud alerts test")
     status = 0
     for channel in channels:
@@ -143,13 +155,13 @@ def silence(
     known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    span, now, file = common.seconds(lasting, zero=True), time.time(), ControlFile(common.data_folder(state))
+    length, now, file = seconds(lasting, zero=True), time.time(), ControlFile(common.data_folder(state))
     before = file.now()
     other_silences = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
-    added = [Silence(rule, resource, now + span)] if span else []
+    added = [Silence(rule, resource, now + length)] if length else []
     _write(file, replace(before, silences=(*other_silences, *added)))
-    quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
-    print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
+    quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=length)
+    print(quiet if length else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
 
 @app.command()

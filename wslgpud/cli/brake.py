@@ -16,10 +16,11 @@ from wslgpud.brake.commands import Command, CommandFile
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, refused, warn
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, refused, warn
 from wslgpud.client import answering
 from wslgpud.config import change_keys
 from wslgpud.words import current, t, template
+from wslgpud.words.moments import span
 
 app = CommandGroup()
 
@@ -64,8 +65,7 @@ def off(config: common.Config = None) -> None:
 
 def _changed(config: Path | None, values: dict[str, Any], headline: str) -> Path:
     """Change the configuration, say so, and return its file."""
-    usual = configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ)
-    file = config or configuration.find_file(os.environ) or usual
+    file = config or configuration.find_file(os.environ) or own_config()
     change_keys.change(file, "brake", values)
     print(headline, t("written to {file}; takes effect when the daemon restarts", file=str(file)), sep="\n")
     return file
@@ -173,7 +173,7 @@ def try_(
     from wslgpud.store import Reader
 
     settings = loaded(config).config.brake
-    walls = common.span(since, until, time.time())
+    walls = span(since, until, time.time())
     with Reader(database_of(config, state)) as reader:
         trial_pauses = list(pauses(reader, walls, settings))
     if as_json:

@@ -1,17 +1,17 @@
-"""Drawings on a terminal: lines over time, headroom before a moment, strips and bars."""
+"""Drawings on a terminal: lines over time, headroom before a moment, sparklines and bars."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from wslgpud.cli.help import flush
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
 from wslgpud.words import t
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
 DAY_SECONDS = 86400
-EIGHTHS = " ▁▂▃▄▅▆▇█"
-#: width of the labels left of a headroom plot, and its minimum width in a narrow terminal
-_ROWS, _COLUMNS, _MARGIN, _MIN_COLUMNS = 10, 72, 11, 30
+SPARKS = "▁▂▃▄▅▆▇█"
+#: height of a headroom plot, and its width in a narrow terminal and in a wide one
+_ROWS, _MIN_COLUMNS, _MAX_COLUMNS = 10, 40, 84
 LEVEL_MARKS = dict(zip(Level, " -\N{LIGHT SHADE}\N{DARK SHADE}\N{FULL BLOCK}", strict=True))
-#: samples more than this many usual steps apart have a gap between them
-_GAP_STEPS = 3.0
 
 
 def chart(
@@ -41,7 +39,7 @@ def chart(
     *,
     width: int,
     height: int,
-) -> Iterator[Text]:
+) -> Text:
     """Draw curves of one unit, with two by four dots per character; each step is as wide as it lasts.
 
     It spans its minimum to its maximum; gaps stay visible.
@@ -72,13 +70,14 @@ def chart(
                     dots[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
                     colours[y // 4][x // 2] = colour
             before = wall, mean
+    lines = []
     for row in range(height):
-        line = Text(f"{labels.get(row, ''):>{margin}}", "dim", no_wrap=True, end="").append(" ┤", "dim")
+        line = Text(f"{labels.get(row, ''):>{margin}}", "dim").append(" ┤", "dim")
         for bits, colour in zip(dots[row], colours[row], strict=True):
             line.append(chr(0x2800 + bits) if bits else " ", colour)
         line.rstrip()
-        yield line
-    yield _axis(start, end, margin, columns)
+        lines.append(line)
+    return Text("\n", no_wrap=True).join([*lines, _axis(start, end, margin, columns)])
 
 
 def _labels(low: float, high: float, height: int, write: Callable[[float], str]) -> dict[int, str]:
@@ -114,7 +113,7 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
         text = datetime.fromtimestamp(start + span * i / (count - 1)).astimezone().strftime(form)
         place = max(0, min(columns - len(text), at - len(text) // 2))
         line[place : place + len(text)] = text
-    return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim", no_wrap=True)
+    return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim")
 
 
 def headroom(
@@ -123,48 +122,48 @@ def headroom(
     end: float,
     marks: Sequence[tuple[float, str]] = (),
     forecast: Sequence[tuple[float, float]] = (),
-    width: int = _MARGIN + _COLUMNS,
+    width: int = _MAX_COLUMNS,
 ) -> list[str]:
-    """Draw the headroom from ``start`` to ``end``, in seconds since the epoch, with block characters.
+    """Draw the headroom from ``start`` to ``end``, in seconds since the epoch, and the levels below it.
 
-    ``marks`` are moments marked below, with their names; ``forecast`` holds the predicted (moment, bytes left), drawn
-    with dots where it exceeds the outcome.
+    ``marks`` are moments marked below, with their names; ``forecast`` holds the predicted (moment, bytes left).
     """
-    columns, top = max(_MIN_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
-    walls, end = [wall for wall, _, _ in curve.points], max(end, start + 1.0)
-    parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
-    for wall, left, level in curve.points:
-        parts[column(wall, start, end, columns)].append((left, level))
-    # The minimum of each cell, to show dips. A cell between two samples repeats the previous one; a real gap, while no
-    # daemon ran, stays empty.
-    step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
-    gaps = [(-math.inf, walls[0]), *((a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step)]
-    gaps.append((walls[-1] + step, math.inf))
-    cells: list[tuple[float, Level]] = []
-    for number, part in enumerate(parts):
-        at = start + (number + 0.5) / columns * (end - start)
-        if part:
-            lowest, worst = min(left for left, _ in part), max(level for _, level in part)
-            cells.append((8 * _ROWS * lowest / top, worst))
-        else:
-            cells.append(cells[-1] if cells and not any(a < at < b for a, b in gaps) else (0.0, Level.OK))
-    levels = [level for _, level in cells]
-    foretold = {(column(wall, start, end, columns), int(_ROWS * max(0.0, left) / top)) for wall, left in forecast}
-    lines = [t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=top)]
-    for row in reversed(range(_ROWS)):
-        label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
-        bars = [EIGHTHS[round(max(0.0, min(8.0, height - 8 * row)))] for height, _ in cells]
-        drawn = ("\N{MIDDLE DOT}" if bar == " " and (n, row) in foretold else bar for n, bar in enumerate(bars))
-        lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
-    lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
-    lines.append(f"{'':{_MARGIN}}{_clock(start)}{_clock(end):>{columns - 8}}")
-    of_dots = t("\N{MIDDLE DOT} above the bars: forecast at the time of the warning") if foretold else ""
-    lines += [" " * _MARGIN + line for line in ("  ".join(key_of(levels)), of_dots) if line]
-    for wall, name in marks:
-        place = column(wall, start, end, columns)
-        named = f"{' ' * place}^ {name}" if place < columns // 2 else flush(f"{name} ^", place + 1)
-        lines.append(" " * _MARGIN + named)
-    return lines
+    from wslgpud.series.curves import Curve  # imports the store
+    from wslgpud.store import SeriesRef
+
+    end, width = max(end, start + 1.0), max(_MIN_COLUMNS, min(_MAX_COLUMNS, width))
+    step = statistics.median([b[0] - a[0] for a, b in pairwise(curve.points)] or [1.0])
+    known = [(wall, left) for wall, left, _ in curve.points], forecast
+    points = [[(wall, left, left, left) for wall, left in line] for line in known if line]
+    curves = [Curve(SeriesRef("left"), "bytes", rate=False, points=line) for line in points]
+    drawn = chart(curves, start, end, step, size, width=width, height=_ROWS).plain.splitlines()
+    margin = drawn[0].index("┤") + 1
+    names = level_strip([(wall, level) for wall, _, level in curve.points], start, end, step, width - margin)
+    notes = ["  ".join(key_of(level for _, _, level in curve.points))]
+    notes += [t("the other line: forecast at the time of the warning")] * bool(forecast)
+    capacity = max(curve.capacity_bytes, 1.0)
+    return [
+        t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=capacity),
+        *drawn,
+        *[" " * margin + names] * bool(names),
+        *(" " * margin + note for note in notes if note),
+        *(pointer(margin + column(wall, start, end, width - margin), name, width) for wall, name in marks),
+    ]
+
+
+def pointer(place: int, name: str, width: int) -> str:
+    """Name a column of the picture, right of its mark or left of it, where there is more room."""
+    left = f"{name} ^"
+    return " " * place + f"^ {name}" if place < width // 2 else " " * (place + 1 - cell_len(left)) + left
+
+
+def level_strip(points: Iterable[tuple[float, Level]], start: float, end: float, step: float, columns: int) -> str:
+    """Draw the worst level of each column in one line; each lasts for a step."""
+    worst = [Level.OK] * columns
+    for wall, level in points:
+        for place in range(column(wall, start, end, columns), column(wall + step, start, end, columns) + 1):
+            worst[place] = max(worst[place], level)
+    return "".join(LEVEL_MARKS[level] for level in worst).rstrip()
 
 
 def key_of(levels: Iterable[Level]) -> list[str]:
@@ -177,10 +176,18 @@ def column(wall: float, start: float, end: float, columns: int) -> int:
     return max(0, min(columns - 1, int((wall - start) / max(end - start, 1e-9) * columns)))
 
 
-def strip(shares: Sequence[float]) -> str:
-    """Draw shares from 0 to 1 in one line, one character each."""
-    return "".join(EIGHTHS[round(8 * min(1.0, max(0.0, share)))] for share in shares)
+def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0) -> str:
+    """Draw a curve's last ``span`` seconds; each character shows the maximum of its time, a gap is blank."""
+    cells: list[float] = [-1.0] * width
+    for mono, value in points:
+        place = width - 1 - int((end - mono) / span * width)
+        if 0 <= place < width:
+            cells[place] = max(value, cells[place], 0.0)
+    return "".join(" " if c < 0 else SPARKS[round(min(1.0, c / top) * (len(SPARKS) - 1))] for c in cells)
 
 
-def _clock(wall: float) -> str:
-    return datetime.fromtimestamp(wall).astimezone().strftime("%H:%M:%S")
+def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
+    """Draw a share from 0 to 1, followed by a broken line up to its forecast."""
+    full, soon = (round(min(1.0, max(0.0, share)) * width) for share in (used, max(used, ahead)))
+    rest = ("─" * (width - soon), "bright_black")
+    return Text.assemble(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), rest)

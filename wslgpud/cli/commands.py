@@ -121,15 +121,16 @@ class CommandGroup(CliCommand, click.Group):
 
         return added
 
-    def listed(self) -> list[click.Command]:
-        """Return the commands for their list: each has a name and a help."""
-        return [command for command in self.commands.values() if not command.hidden]
+    def sections(self) -> dict[str, list[click.Command]]:
+        """Return the commands for their list, by heading: each has a name and a help."""
+        return {t("Commands:"): [command for command in self.commands.values() if not command.hidden]}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Return the commands with this prefix, else options."""
         from click.shell_completion import CompletionItem
 
-        matches = (command for command in self.listed() if str(command.name).startswith(incomplete))
+        known = (command for section in self.sections().values() for command in section)
+        matches = (command for command in known if str(command.name).startswith(incomplete))
         items = [CompletionItem(command.name, help=helps.short(command)) for command in matches]
         return items or click.Command.shell_complete(self, ctx, incomplete)
 

@@ -11,10 +11,11 @@ from rich.text import Text
 from wslgpud import config as configuration
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import argument, loaded, warn, writing
+from wslgpud.cli.common import argument, loaded, own_config, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
 from wslgpud.config.sample import sample_file, to_toml
+from wslgpud.security import safe_files
 from wslgpud.security.redaction import visible
 from wslgpud.words import t
 
@@ -32,14 +33,10 @@ def show(config: common.Config = None, as_json: common.Json = False) -> None:
         wslgpud config show
     """
     configured = _loaded(config)
-    rows = [
-        (
-            key,
-            visible(getattr(getattr(configured.config, key.section), key.name), key.shows),
-            configured.origins.get(key.path),
-        )
-        for key in configuration.declared_keys()
-    ]
+    rows = []
+    for key in configuration.declared_keys():
+        value = getattr(getattr(configured.config, key.section), key.name)
+        rows.append((key, visible(value, key.shows), configured.origins.get(key.path)))
     if as_json:
         common.print_json({k.path: {"value": v, "origin": o or "default", "help": t(k.help)} for k, v, o in rows})
         return
@@ -73,10 +70,12 @@ def init(file: Annotated[Path | None, argument("FILE", "where to write; the usua
     Examples:
         wslgpud config init  # then remove the # from the lines to change
     """
-    target = file or (configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ))
+    target = file or own_config()
     with writing(target):
         target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        _create(target, sample_file())
+        if os.path.lexists(target):
+            raise FileExistsError
+        safe_files.put(target, sample_file())  # closed to others from the start: it will hold secrets
     print(t("wrote {file}", file=str(target)))
 
 
@@ -87,14 +86,3 @@ def _loaded(config: Path | None) -> configuration.Loaded:
     if config is None and service.parent.is_dir() and not os.access(service, os.R_OK):
         warn("the service has a configuration that you may not read: {file}", file=str(service))
     return configured
-
-
-def _create(file: Path, text: str) -> None:
-    """Write a new file, never through a link, closed to others from the start: it will hold secrets."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-    except BaseException:
-        file.unlink()
-        raise

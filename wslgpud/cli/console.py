@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich import console as rich_console
 from rich import progress
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.segment import Segment
 from rich.table import Table
@@ -47,6 +48,16 @@ def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) ->
     return table
 
 
+def pairs(rows: Iterable[tuple[str, str]]) -> Padding:
+    """Return names beside their texts, indented; those without a text are left out."""
+    table = table_of("<", "~")
+    table.columns[1].overflow = "fold"
+    for name, text in rows:
+        if text:
+            table.add_row(name, text)
+    return Padding.indent(table, 2)
+
+
 class Console(RichConsole):
     """The console of every command: strings are text, never markup, and foreign escapes are removed."""
 
@@ -81,14 +92,8 @@ class Console(RichConsole):
 @contextmanager
 def bar(what: str, *, silent: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar during the block; yields a function of (done, total)."""
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.TaskProgressColumn(),
-        progress.TimeRemainingColumn(),
-    )
     console = Console(stderr=True)
-    shown = progress.Progress(*columns, console=console, transient=True, disable=silent or not console.is_terminal)
+    shown = progress.Progress(console=console, transient=True, disable=silent or not console.is_terminal)
     with shown:
         task = shown.add_task(what, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

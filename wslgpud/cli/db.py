@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Annotated, Any
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, loaded
-from wslgpud.cli.console import bar
-from wslgpud.cli.help import padded
+from wslgpud.cli.console import Console, bar, pairs
 from wslgpud.store import Reader, maintenance, shown
 from wslgpud.store.maintenance import audit
 from wslgpud.store.maintenance import info as look
@@ -44,44 +42,39 @@ def info(config: common.Config = None, as_json: common.Json = False, state: comm
         "bytes_a_day": measured.bytes_a_day,
         "size_bytes": {"file": measured.file_bytes, "log": measured.wal_bytes, "free inside": measured.free_bytes},
         "tiers_bytes": measured.tiers,
-        "samples_since": _iso(measured.oldest.raw_wall),
-        "minutes_since": _iso(measured.oldest.minute_wall),
-        "hours_since": _iso(measured.oldest.hour_wall),
-        "newest": _iso(measured.newest_wall),
+        "samples_since": common.iso(measured.oldest.raw_wall),
+        "minutes_since": common.iso(measured.oldest.minute_wall),
+        "hours_since": common.iso(measured.oldest.hour_wall),
+        "newest": common.iso(measured.newest_wall),
         "keep": {name: value for name, value in asdict(keep).items() if name != "path"},
         "set_aside": [str(path) for path in measured.set_aside],
     }
-    print(json.dumps(document, indent=2) if as_json else "\n".join(_readable(document)))
-
-
-def _readable(document: dict[str, Any]) -> Iterator[str]:
-    sizes, keep, days = document["size_bytes"], document["keep"], document["keep"]["raw_days"]
-    keys = {"database": "database", "version": "schema", "count": "series"}
-    head = {name: document[key] for name, key in keys.items()}
-    yield t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(document["hosts"]), **head)
-    yield _line(t("size"), t("{room_bytes} at most", room_bytes=(sizes["file"], keep["max_bytes"])))
-    if sizes["log"]:
-        yield _line(t("write-ahead log"), size(sizes["log"]))
-    yield _line(t("free inside"), size(sizes["free inside"]))
-    if (each := document["bytes_a_sample"]) is not None:
-        count, number = f"{document['samples']:,}", f"{each:.2f}"
-        yield _line(t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number))
-    if (day := document["bytes_a_day"]) is not None:
-        rate = t("{day_bytes}; {days} days take {all_bytes}", day_bytes=day, days=days, all_bytes=day * days)
-        yield _line(t("samples per day"), rate)
-    yield ""
-    for name, tier in ((t("samples since"), "raw"), (t("minutes since"), "minute"), (t("hours since"), "hour")):
-        since = document[f"{tier.replace('raw', 'sample')}s_since"]
-        yield _line(name, t("{when}, kept for {days} days", when=_local(since), days=keep[f"{tier}_days"]))
-    yield _line(t("newest"), _local(document["newest"]))
-    yield ""
-    yield from (_line(t(tier), f"{size(taken):>8}") for tier, taken in document["tiers_bytes"].items())
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    head = {"database": document["database"], "version": measured.version, "count": measured.series}
+    print(t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(measured.hosts), **head))
+    rows = [
+        (t("size"), t("{room_bytes} at most", room_bytes=(measured.file_bytes, keep.max_bytes))),
+        (t("write-ahead log"), size(measured.wal_bytes) if measured.wal_bytes else ""),
+        (t("free inside"), size(measured.free_bytes)),
+    ]
+    if (each := measured.bytes_a_sample) is not None:
+        count, number = f"{measured.samples:,}", f"{each:.2f}"
+        rows.append((t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number)))
+    if (day := measured.bytes_a_day) is not None:
+        facts = {"day_bytes": day, "days": keep.raw_days, "all_bytes": day * keep.raw_days}
+        rows.append((t("samples per day"), t("{day_bytes}; {days} days take {all_bytes}", **facts)))
+    for name, wall, days in (
+        (t("samples since"), measured.oldest.raw_wall, keep.raw_days),
+        (t("minutes since"), measured.oldest.minute_wall, keep.minute_days),
+        (t("hours since"), measured.oldest.hour_wall, keep.hour_days),
+    ):
+        rows.append((name, t("{when}, kept for {days} days", when=_local(wall), days=days)))
+    rows.append((t("newest"), _local(measured.newest_wall)))
+    Console().print(pairs([*rows, *((t(tier), size(taken)) for tier, taken in measured.tiers.items())]))
     for path in document["set_aside"]:
-        yield "\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
-
-
-def _line(name: str, text: str) -> str:
-    return f"  {padded(name, 18)} {text}"
+        print("\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path))
 
 
 @app.command()
@@ -146,9 +139,5 @@ def compact(dry_run: common.DryRun = False, config: common.Config = None, state:
         print(t("{freed_bytes} freed, {left_bytes} left", freed_bytes=after.free_bytes, left_bytes=after.file_bytes))
 
 
-def _iso(wall: float | None) -> str | None:
-    return None if wall is None else common.iso(wall)
-
-
-def _local(iso: str | None) -> str:
-    return t("nothing yet") if iso is None else iso[:16].replace("T", " ")
+def _local(wall: float | None) -> str:
+    return t("nothing yet") if wall is None else f"{datetime.fromtimestamp(wall).astimezone():%Y-%m-%d %H:%M}"

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from wslgpud.advise.fit.plan import Estimate, Plan
 from wslgpud.advise.fit.vllm import ServingPlan
+from wslgpud.cli.chart import bar
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.fit_room import Usable
-from wslgpud.cli.rows import bar
 from wslgpud.words import Message, MessageLike, current, say, t
 from wslgpud.words.units import size
 

@@ -22,10 +22,6 @@ _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
 #: never broken across lines: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|."
-#: between columns of a table, and before the first
-_GAP = re.compile(r"(?:^| ) +(?=\S)")
-#: minimum width of the last column, below which it gets its own lines, and their indentation
-_MIN_BODY, _BODY_MARGIN = 24, 8
 _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
@@ -90,14 +86,15 @@ def full(context: Any) -> str:
     head = t("Usage: {command}", command=context.command_path) + " "
     lines = [head + wrapped(usage(context), columns - cells(head), " " * cells(head)).lstrip()]
     lines += [f"\n{wrapped(t(paragraph), columns - 2, '  ')}" for paragraph in doc.paragraphs]
-    below = command.listed() if hasattr(command, "listed") else ()
+    below = command.sections() if hasattr(command, "sections") else {}
     for title, rows in (
         (t("Arguments:"), [(one.form, one.meaning) for one in parameters(context, "argument")]),
         (t("Options:"), [(one.form, one.meaning) for one in parameters(context, "option")]),
-        (t("Commands:"), [(one.name, short(one)) for one in below]),
+        *((title, [(one.name, short(one)) for one in commands]) for title, commands in below.items()),
+        (t("Examples:"), [(line, f"# {t(what)}" if what else "") for line, what in doc.examples]),
     ):
         lines += ["", title, *_table(rows, columns)] if rows else []
-    return "\n".join([*lines, *(["", t("Examples:")] if doc.examples else []), *_examples(doc.examples, columns)])
+    return "\n".join(lines)
 
 
 def wrapped(text: str, columns: int, margin: str = "") -> str:
@@ -118,34 +115,6 @@ def wrapped(text: str, columns: int, margin: str = "") -> str:
     return "\n".join(margin + one for one in [*lines, line])
 
 
-def hanging(line: str, columns: int) -> str:
-    """Wrap a line of a table to a number of columns: its last column continues below itself."""
-    if cells(line) <= columns:
-        return line
-    ends = [0, *(gap.end() for gap in _GAP.finditer(line) if cells(line[: gap.end()]) < columns)]
-    head, body = line[: ends[-1]], line[ends[-1] :]
-    margin = margin_of(cells(head), columns)
-    below = wrapped(body, columns - margin, " " * margin)
-    if margin == cells(head):
-        return head + below[margin:]
-    return f"{head.rstrip()}\n{below}" if head.strip() else below
-
-
-def margin_of(head: int, columns: int) -> int:
-    """Return the start of the last column: after ``head``, or near the left edge where that leaves too little."""
-    return head if columns - head >= _MIN_BODY else _BODY_MARGIN
-
-
-def padded(text: str, columns: int) -> str:
-    """Return a text padded on the right to a number of columns."""
-    return text + " " * (columns - cells(text))
-
-
-def flush(text: str, columns: int) -> str:
-    """Return a text padded on the left to a number of columns."""
-    return " " * (columns - cells(text)) + text
-
-
 def brief(subject: str, columns: int) -> str:
     """Shorten a subject to a number of columns: for a cgroup's path, keep the prefix and the end."""
     path = subject if cells(subject) <= columns else subject[max(0, subject.find("/")) :]
@@ -155,23 +124,12 @@ def brief(subject: str, columns: int) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
+    """Yield names, each with its meaning beside it, or below it where the name is too wide."""
     left = min(max(cells(name) for name, _ in rows), _NAME_COLUMNS) + 4
     for name, meaning in rows:
         body, beside = wrapped(meaning, columns - left, " " * left), cells(name) + 4 <= left
         yield f"  {name}{body[cells(name) + 2 :] if beside else ''}".rstrip()
         yield from [body] * (not beside and bool(meaning))
-
-
-def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
-    """Yield commands, each with its purpose beside it, or above it where that is too wide."""
-    beside = [cells(line) for line, what in examples if cells(line) + cells(t(what)) + 6 <= columns]
-    left = max((one for one in beside if one + 30 <= columns), default=0)
-    for line, what in examples:
-        if what and max(left, cells(line)) + cells(t(what)) + 6 > columns:
-            yield wrapped(f"# {t(what)}", columns - 2, "  ")
-            yield f"  {line}"
-        else:
-            yield f"  {padded(line, left)}  # {t(what)}" if what else f"  {line}"
 
 
 def usage(context: Any) -> str:

@@ -7,30 +7,30 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rich.table import Table
 from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import common, completion
-from wslgpud.cli.chart import chart
-from wslgpud.cli.common import Fault, argument, database_of, flag, moment, option, picture, seconds, span, warn, writing
+from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
-from wslgpud.cli.series import WORDS, amount, find, unit_of
+from wslgpud.cli.series import drawn, short, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
 from wslgpud.series import export as exports
-from wslgpud.series.curves import Curve, curve, joined, step_for
+from wslgpud.series.curves import Curve, step_for
 from wslgpud.series.export import Piece, Wanted
+from wslgpud.series.find import WORDS, find
 from wslgpud.series.plots import plot_curves
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import MessageError, cause, t, template
+from wslgpud.store.records import Point
+from wslgpud.words import MessageError, cause, t
+from wslgpud.words.moments import moment, seconds, span
+from wslgpud.words.units import amount
 
 #: values along a plot, and the columns of a terminal taken by the labels of an axis
 _PICTURE_POINTS, _MARGIN = 700, 14
@@ -82,9 +82,13 @@ def history(
     start, end = span(since, until, now)
     width = seconds(step) if step else None
     with Reader(database_of(config, state)) as reader:
-        series_kinds = find(reader, series or (), host)
+        series_kinds = find(reader, series or (), host, warn)
         if not series:
-            _list(reader, series_kinds, as_json=as_json)
+            latest = reader.latest()
+            if as_json:
+                common.print_json([_described(ref, series_kinds[ref], latest.get(ref)) for ref in sorted(series_kinds)])
+            else:
+                _print_list(series_kinds, latest)
             return
         wanted = Wanted(reader, series_kinds, start, end, width)
         if as_csv or as_json or parquet is not None:
@@ -93,26 +97,13 @@ def history(
             _draw(wanted, across, rate=rate is not False, file=file)
 
 
-def _list(reader: Reader, series_kinds: Mapping[SeriesRef, str], *, as_json: bool) -> None:
-    latest, rows = reader.latest(), []
-    for ref, kind in sorted(series_kinds.items()):
-        row: dict[str, Any] = {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host}
-        if ref in latest:
-            row |= {"value": latest[ref].value, "at": common.iso(latest[ref].wall)}
-        rows.append((ref, row))
-    if as_json:
-        common.print_json([row for _, row in rows])
-    else:
-        _print_list(rows)
-
-
 def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
     """Print values for programs: every sample, or in steps."""
     pieces = wanted.pieces()
     if across or rate:
         if wanted.step_seconds is None:
             raise Fault("--across and --rate need --step: samples of different series have different times")
-        curves = _curves(wanted, wanted.step_seconds, across, rate=rate)
+        curves = exports.curves(wanted, wanted.step_seconds, unit_of, across, rate=rate)
         pieces = iter([[Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
     try:
         if csv:
@@ -121,122 +112,69 @@ def _print(wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: P
             with safe_files.draft(file) as draft:
                 exports.parquet(pieces, wanted.series, catalogue(), draft)
         else:
-            _print_json(pieces, wanted)
+            since, until = map(common.iso, (wanted.start_wall, wanted.end_wall))
+            listed = exports.listed(pieces, unit_of)
+            print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": listed}))
     except OSError as error:
         raise MessageError(cause(error)) from error
-
-
-def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
-    points_by_series: dict[SeriesRef, list[list[float]]] = {}
-    for piece in itertools.chain.from_iterable(pieces):
-        points_by_series.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
-    series = []
-    for ref, points in points_by_series.items():
-        about = {"series": str(ref), "metric": ref.metric, "labels": dict(ref.labels), "host": ref.host}
-        series.append({**about, "unit": unit_of(ref.metric), "points": points})
-    since, until = map(common.iso, (wanted.start_wall, wanted.end_wall))
-    print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": series}))
-
-
-def _curves(wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
-    """Read the series in steps; ``across`` combines all series of a metric."""
-    by_metric: dict[str, list[Curve]] = {}
-    walls = wanted.start_wall, wanted.end_wall
-    for ref, kind in wanted.series.items():
-        one = curve(wanted.reader, ref, walls, step, unit_of(ref.metric), rate=rate and kind == "counter")
-        if one.points:
-            by_metric.setdefault(ref.metric, []).append(one)
-    return [one for curves in by_metric.values() for one in ([joined(curves, across)] if across else curves)]
 
 
 def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
     points = max(40, (Console().picture_width - _MARGIN) * 2) if file is None else _PICTURE_POINTS
     start, end = wanted.start_wall, wanted.end_wall
     step = wanted.step_seconds or step_for(end - start, points)
-    curves = _curves(wanted, step, across, rate=rate)
+    curves = exports.curves(wanted, step, unit_of, across, rate=rate)
     if not curves:
         raise Fault("none of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
         _print_curves(curves, start, end, step)
-        _say_tiers(wanted.reader, start, step)
+        for message in exports.coarser(wanted.reader.oldest(), start, step):
+            warn(message)
     else:
         plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
 
 
-def _say_tiers(reader: Reader, start: float, step: float) -> None:
-    """Report where a plot is coarser than requested, because the samples are no longer kept."""
-    oldest = reader.oldest()
-    raw = template("samples are kept since {kept_wall}; before that it is coarser")
-    minutes = template("minutes are kept since {kept_wall}; before that it is coarser")
-    for message, since, coarser, width in (
-        (raw, oldest.raw_wall, oldest.minute_wall, 60),
-        (minutes, oldest.minute_wall, oldest.hour_wall, 3600),
-    ):
-        if since is not None and coarser is not None and step < width and start < since and coarser < since - width:
-            warn(message, kept_wall=since)
-
-
-def _print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
+def _print_list(series_kinds: Mapping[SeriesRef, str], latest: Mapping[SeriesRef, Point]) -> None:
     """Print each metric once, with the last values of its series."""
     console = Console(soft_wrap=False)
-    words = {metric: word for word, metrics in WORDS.items() for metric in metrics}
-    several = len({ref.host for ref, _ in rows}) > 1
+    words = {metric: f"  {word}" for word, metrics in WORDS.items() for metric in metrics}
+    several = len({ref.host for ref in series_kinds}) > 1
     table = table_of("~" + t("series"), "<" + t("unit"), ">" + t("last value"), "<", *["<" + t("host")] * several)
     table.columns[3].style = "dim"
-    for ref, row in rows:
-        metric, brace, labels = short(ref).partition("{")
-        name = Text.assemble(
-            metric, (brace + labels, "dim"), (f"  {words[metric]}" if metric in words else "", "green")
-        )
-        unit = t("{unit} total", unit=row["unit"]) if row["kind"] == "counter" else row["unit"]
-        table.add_row(name, unit, *_last(row), *[row["host"]] * several)
+    for ref, kind in sorted(series_kinds.items()):
+        (metric, brace, labels), unit = short(ref).partition("{"), unit_of(ref.metric)
+        name = Text.assemble(metric, (brace + labels, "dim"), (words.get(metric, ""), "green"))
+        total = t("{unit} total", unit=unit) if kind == "counter" else unit
+        table.add_row(name, total, *_last(latest.get(ref), unit), *[ref.host] * several)
     console.print(table)
-    console.print(Text(t("\n{count} series; the short names of some stand beside them in green.", count=len(rows))))
+    count = len(series_kinds)
+    console.print(Text(t("\n{count} series; the short names of some stand beside them in green.", count=count)))
 
 
-def _last(row: Mapping[str, Any]) -> tuple[str, str]:
-    if "value" not in row:
+def _last(point: Point | None, unit: str) -> tuple[str, str]:
+    if point is None:
         return "", t("not recently")
-    age = time.time() - datetime.fromisoformat(row["at"]).timestamp()
-    return amount(row["value"], row["unit"]), t("{age_seconds} ago", age_seconds=age) if age > _FRESH_SECONDS else ""
+    age = time.time() - point.wall
+    return amount(point.value, unit), t("{age_seconds} ago", age_seconds=age) if age > _FRESH_SECONDS else ""
+
+
+def _described(ref: SeriesRef, kind: str, last: Point | None) -> dict[str, Any]:
+    known = {} if last is None else {"value": last.value, "at": common.iso(last.wall)}
+    return {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host, **known}
 
 
 def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
     """Print a plot for each unit, each with a table of its curves."""
     console = Console()
     kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))
-    for unit, rate in kinds:
-        of_kind = sorted(
-            (c for c in curves if (c.unit, c.rate) == (unit, rate)), key=lambda c: -max(p[3] for p in c.points)
-        )
-        drawn = of_kind[: len(TERMINAL_LINES)]
-        write = partial(amount, unit=unit, rate=rate)
+    for kind in kinds:
+        of_kind = [c for c in curves if (c.unit, c.rate) == kind]
         height = 12 if len(kinds) == 1 else 8
-        for line in chart(drawn, start, end, step, write, width=console.picture_width, height=height):
-            console.print(line)
-        console.print(legend(of_kind, write))
-        if len(of_kind) > len(drawn):
-            remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=len(drawn))
+        console.print(drawn(of_kind, (start, end), step, (console.picture_width, height)))
+        if len(of_kind) > (count := len(TERMINAL_LINES)):
+            remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=count)
             console.print(remark, style="dim")
         console.print()
-
-
-def legend(curves: Sequence[Curve], write: Any) -> Table:
-    """Return a table of curves with their figures, in the colours of the curves."""
-    table = table_of("<", "~" + t("series"), *(">" + one for one in (t("min"), t("mean"), t("max"), t("last"))))
-    hosts = len({c.ref.host for c in curves}) > 1
-    for number, one in enumerate(curves):
-        means = [p[2] for p in one.points]
-        lowest, highest = min(p[1] for p in one.points), max(p[3] for p in one.points)
-        line = Text("━━", TERMINAL_LINES[number]) if number < len(TERMINAL_LINES) else ""
-        figures = (write(value) for value in (lowest, sum(means) / len(means), highest, means[-1]))
-        table.add_row(line, f"{one.ref.host}: " * hosts + short(one.ref), *figures)
-    return table
-
-
-def short(ref: SeriesRef) -> str:
-    """Return a series' name without the UUID: a card's index is enough."""
-    return str(ref._replace(labels=tuple((k, v) for k, v in ref.labels if k != "uuid")))
 
 
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
@@ -274,7 +212,7 @@ def export(
         raise Fault("{file}: name it .om (OpenMetrics), .csv or .parquet, or say --format", file=str(file))
     extra = dict(_label(text) for text in label or ())
     with writing(file), Reader(database_of(config, state)) as reader, bar(t("exporting"), silent=piped) as shown:
-        series_kinds = find(reader, series or (), host)
+        series_kinds = find(reader, series or (), host, warn)
         begins = [wall for wall in reader.oldest() if wall is not None]
         start = max(moment(since, now) if since else 0.0, min(begins, default=now))
         end = moment(until, now)
@@ -286,24 +224,10 @@ def export(
         if not piped and file.exists() and not force:
             raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
         with nullcontext() if piped else safe_files.draft(file) as path:
-            _write(wanted, chosen, path, extra)
+            exports.write(wanted, chosen, path, catalogue(), extra)
     if not piped:
         written, count = file.stat().st_size, len(series_kinds)
         print(t("{file}: {size_bytes}, {count} series", file=str(file), size_bytes=written, count=count))
-
-
-def _write(wanted: Wanted, form: str, path: Path | None, extra: dict[str, str]) -> None:
-    """Write to ``path``, else to standard output."""
-    if form == "parquet":
-        if path is None:
-            raise Fault("Parquet needs a file: it cannot be written to a pipe")
-        exports.parquet(wanted.pieces(), wanted.series, catalogue(), path)
-        return
-    with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as out:
-        if form == "csv":
-            exports.long_csv(wanted, out)
-        else:
-            exports.openmetrics(wanted, out, catalogue(), extra)
 
 
 def _label(text: str) -> tuple[str, str]:

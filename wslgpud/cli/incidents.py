@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from wslgpud import client, words
 from wslgpud.alerts.incidents import Incident, grouped
@@ -16,16 +21,19 @@ from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.report import Report, report, summaries
 from wslgpud.cli import common, completion
 from wslgpud.cli.chart import headroom
-from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture, span
-from wslgpud.cli.console import Console
-from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
+from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture
+from wslgpud.cli.console import Console, table_of
+from wslgpud.cli.help import brief
 from wslgpud.model import Level
-from wslgpud.series.incident_plot import IncidentMarks, plot_incident
+from wslgpud.series.incident_plot import IncidentMarks, foretold, marks, plot_incident
 from wslgpud.store import Reader
 from wslgpud.words import current, t
+from wslgpud.words.moments import span
 
 #: panels of a plot: the resource itself, RAM, the first cards
 _MAX_PANELS = 4
+#: columns of the text below a picture
+_PICTURE_COLUMNS = 160
 #: characters of a subject in the list
 _SUBJECT = 28
 
@@ -59,7 +67,10 @@ def incidents(
             recent_incidents = recent(reader, *walls)
             chosen = [i for i in recent_incidents if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
             documents = list(summaries(reader, chosen, words.current()))
-            print(json.dumps(documents, indent=2) if as_json else _fitted(_list(_as_of_now(documents, chosen, state))))
+            if as_json:
+                print(json.dumps(documents, indent=2))
+            else:
+                _print_list(_as_of_now(documents, chosen, state))
             return
         shown = report(reader, number, words.current())
     if shown is None:
@@ -68,7 +79,10 @@ def incidents(
         shown = shown._replace(document=_as_of_now([shown.document], [shown.incident], state)[0])
     if (file := picture(plot)) is not None:
         _draw(shown, file)
-    print(json.dumps(shown.document, indent=2) if as_json else _fitted(_readable(shown)))
+    if as_json:
+        print(json.dumps(shown.document, indent=2))
+    else:
+        Console().print(*_readable(shown), sep="\n")
 
 
 def _as_of_now(
@@ -99,113 +113,84 @@ def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> l
     )
 
 
-def _list(documents: list[dict[str, Any]]) -> str:
-    """Return a table of time, level and subject; below the headline, how it ended."""
+def _print_list(documents: Sequence[dict[str, Any]]) -> None:
+    """Print a table of time, level and subject; below the headline, how it ended."""
     if not documents:
-        return t("no incidents recorded")
-    subjects = [brief(i["name"], _SUBJECT) for i in documents]
-    wide = max(cells(t("subject")), *map(cells, subjects))
-    rows = [(t("ID"), t("when"), t("level"), t("subject"), t("story"), "")]
-    for i, subject in zip(documents, subjects, strict=True):
-        facts = str(i["id"]), local_time(i["opened"])[:16], t(i["worst_level"]), subject
-        rows.append((*facts, i["headline"], i.get("outcome", "")))
-    lines = []
-    for number, when, level, subject, story, outcome in rows:
-        head = f"{flush(number, 6)}  {padded(when, 16)}  {padded(level, 9)}  {padded(subject, wide)}  "
-        lines += [head + story, *[" " * margin_of(cells(head), Console().width) + outcome] * bool(outcome)]
-    return "\n".join(lines)
+        print(t("no incidents recorded"))
+        return
+    table = table_of(">" + t("ID"), *("<" + one for one in (t("when"), t("level"), t("subject"))), "~" + t("story"))
+    for i in documents:
+        subject, story = brief(i["name"], _SUBJECT), f"{i['headline']}\n{i.get('outcome', '')}".rstrip()
+        table.add_row(str(i["id"]), local_time(i["opened"])[:16], t(i["worst_level"]), subject, story)
+    Console().print(table)
 
 
-def _fitted(text: str) -> str:
-    """Wrap lines between words where they are wider than the terminal."""
-    columns = Console().width
-    return "\n".join(hanging(line, columns) for line in text.splitlines())
-
-
-def _readable(shown: Report, *, charts: bool = True) -> str:
+def _readable(shown: Report, *, charts: bool = True) -> Iterator[RenderableType]:
     d = shown.document
     level, began = current().label("level", d["worst_level"]), local_time(d["opened"])
     about = t("{subject}, at worst {level}; began {began}", subject=d["name"], level=level, began=began)
-    lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
-    lines.append(t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about)
+    yield t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
+    yield t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about
     if d["rule"] == "unclean_end":
-        lines.append(t("Last sample before the end: {when}", when=local_time(d["moment"])))
+        yield t("Last sample before the end: {when}", when=local_time(d["moment"]))
     if "trouble" in d:
-        lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
+        yield t("Probable cause: {trouble}", trouble=d["trouble"])
     elif "evidence" in d:
         # For an open one it describes the last change: the current figures are in the headline.
         going_on = shown.incident.closed_wall is None and shown.incident.kill is None
-        lines.append(f"{local_time(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
+        yield f"{local_time(d['levels'][-1]['at'])}  " * going_on + d["evidence"]
     if d.get("false_alarm"):
-        lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
-    lines += _curves(shown) if charts else []
-    for title, entries in (
-        (t("Growing"), map(_grown, d["growing"])),
-        (t("Levels"), (f"{local_time(s['at'])}  {padded(t(s['level']), 9)}  {s['headline']}" for s in d["levels"])),
-        (t("Messages"), map(_message, d["messages"])),
-        (t("Events"), (f"{local_time(e['at'])}  {e['text']}" for e in d["events"])),
-        (t("Kernel, previous boot"), d.get("kernel", ())),
-        (t("Crash dumps of Windows"), d.get("crash_dumps", ())),
-    ):
-        lines += _section(title, entries)
+        yield t("Looks like a false alarm: nothing was killed and memory was never short.")
+    yield from _curves(shown) if charts else ()
+    sections: tuple[tuple[str, Iterable[Sequence[str]]], ...] = (
+        (t("Growing"), ((one["who"], _grown(one)) for one in d["growing"])),
+        (t("Levels"), ((local_time(one["at"]), t(one["level"]), one["headline"]) for one in d["levels"])),
+        (t("Messages"), ((local_time(one["at"]), one["channel"], _fate(one)) for one in d["messages"])),
+        (t("Events"), ((local_time(one["at"]), one["text"]) for one in d["events"])),
+        (t("Kernel, previous boot"), ([line] for line in d.get("kernel", ()))),
+        (t("Crash dumps of Windows"), ([line] for line in d.get("crash_dumps", ()))),
+    )
+    for title, rows in sections:
+        yield from _section(title, [*rows])
     if "advice" in d:
-        lines += ["", t("What to do: {advice}", advice=d["advice"])]
-    return "\n".join(lines)
+        yield "\n" + t("What to do: {advice}", advice=d["advice"])
 
 
-def _curves(shown: Report) -> list[str]:
+def _curves(shown: Report) -> Iterator[RenderableType]:
     """Draw the subject's own curve, or RAM where it has none; for others print only their minimum."""
     if not shown.curves:
-        return []
+        return
     own, *others = shown.curves
-    marks = [(wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in _marks(shown)]
-    lines = ["", *headroom(own, shown.start, shown.end, marks, _foretold(shown), Console().width)]
+    named = [(wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in marks(shown)]
+    lines = headroom(own, shown.start, shown.end, named, foretold(shown), Console().width)
+    yield Text("\n".join(["", *lines]), no_wrap=True)
     lowest = {c.resource: (min(left for _, left, _ in c.points), c.capacity_bytes) for c in others}
     minimums = [
-        t("{resource}: at least {room_bytes} left", resource=resource, room_bytes=room)
+        [t("{resource}: at least {room_bytes} left", resource=resource, room_bytes=room)]
         for resource, room in lowest.items()
         if not resource.startswith("cgroup:")
     ]
-    return lines + _section(t("Others meanwhile"), minimums[:_MAX_PANELS])
+    yield from _section(t("Others meanwhile"), minimums[:_MAX_PANELS])
 
 
-def _marks(shown: Report) -> list[tuple[float, str]]:
-    """Return the moments marked on the curves, with their names."""
-    # for other rules the row itself is the warning
-    incident, foretold = shown.incident, shown.incident.rule == "memory_exhaustion"
-    marks = [(incident.warned_wall if foretold else None, t("Warned"))]
-    if incident.killed_wall is not None:
-        marks.append((incident.killed_wall, t("Killed")))
-    else:
-        marks.append((incident.closed_wall, t("Over")) if foretold else (shown.moment, t("Here")))
-    return [(wall, name) for wall, name in marks if wall is not None and shown.start <= wall <= shown.end]
-
-
-def _foretold(shown: Report) -> list[tuple[float, float]]:
-    """Return (moment, bytes left) as predicted by the warning."""
-    row = shown.warned
-    if row is None or row.forecast is None or not row.forecast.eta_seconds:
-        return []
-    left, eta = row.forecast.headroom_bytes, row.forecast.eta_seconds
-    return [(row.wall + n / 60 * eta, left * (1 - n / 60)) for n in range(61) if row.wall + n / 60 * eta < shown.end]
-
-
-def _section(title: str, entries: Iterable[str]) -> list[str]:
-    lines = list(entries)
-    return ["", t("{title}:", title=title), *(f"  {entry}" for entry in lines)] if lines else []
+def _section(title: str, rows: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+    if rows:
+        table = table_of(*"<" * (len(rows[0]) - 1), "~")
+        for row in rows:
+            table.add_row(*row)
+        yield "\n" + t("{title}:", title=title)
+        yield Padding.indent(table, 2)
 
 
 def _grown(growth: dict[str, Any]) -> str:
-    grown = t("+{grown_bytes} in {over_seconds}", grown_bytes=growth["grown_bytes"], over_seconds=growth["seconds"])
-    return f"{growth['who']}  {grown}"
+    return t("+{grown_bytes} in {over_seconds}", grown_bytes=growth["grown_bytes"], over_seconds=growth["seconds"])
 
 
-def _message(message: dict[str, Any]) -> str:
-    fate = t("not sent: {error}", error=message["error"]) if "error" in message else t("not sent yet")
-    if "sent" in message:
-        waited = (datetime.fromisoformat(message["sent"]) - datetime.fromisoformat(message["at"])).total_seconds()
-        fate = t("sent after {waited_seconds}", waited_seconds=waited) if waited >= 1.5 else t("sent at once")
-    return f"{local_time(message['at'])}  {message['channel']:<20}  {fate}"
+def _fate(message: dict[str, Any]) -> str:
+    if "sent" not in message:
+        return t("not sent: {error}", error=message["error"]) if "error" in message else t("not sent yet")
+    waited = (datetime.fromisoformat(message["sent"]) - datetime.fromisoformat(message["at"])).total_seconds()
+    return t("sent after {waited_seconds}", waited_seconds=waited) if waited >= 1.5 else t("sent at once")
 
 
 def _draw(shown: Report, path: Path) -> None:
@@ -214,5 +199,7 @@ def _draw(shown: Report, path: Path) -> None:
     panels = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
     title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
     title += f"\n{d['outcome']}" if "outcome" in d else ""
-    story = IncidentMarks(shown.start, shown.end, _marks(shown), shown.warned)
-    plot_incident(panels[:_MAX_PANELS], story, path, title, _readable(shown, charts=False))
+    story = IncidentMarks(shown.start, shown.end, marks(shown), shown.warned)
+    text = io.StringIO()
+    Console(file=text, width=_PICTURE_COLUMNS).print(*_readable(shown, charts=False), sep="\n")
+    plot_incident(panels[:_MAX_PANELS], story, path, title, text.getvalue())

@@ -1,29 +1,80 @@
-"""``wslgpud replay``: would it have warned? The daemon's own engine over recordings."""
+"""``wslgpud record``, ``replay`` and ``capture``: a trace of this machine, the daemon's engine over it, its files."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, cast
+from typing import IO, Annotated, cast
 
+from wslgpud.app.process import host_at
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, database_of, flag, picture, span, warn
-from wslgpud.cli.help import cells, flush, padded
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn, writing
+from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Observation, Transition
 from wslgpud.risk import forecast_messages
-from wslgpud.risk.replay import Replay, TruthError, events_beside, replay, trace_name
+from wslgpud.risk import replay as engine
+from wslgpud.risk.replay import Replay, TruthError, events_beside, trace_name
 from wslgpud.risk.trace import TraceError, read_trace
+from wslgpud.security import safe_files
 from wslgpud.series.plots import plot_replays
-from wslgpud.words import cause, current, say, t
+from wslgpud.words import cause, current, say, says, t
+from wslgpud.words.moments import seconds, span
 
-COLUMNS = 72
+#: widest and narrowest timeline, and the room left of it
+COLUMNS, _MIN_COLUMNS, _MARGIN = 72, 30, 20
 
 
-def replay_command(
+def record(
+    file: Annotated[Path, argument("FILE", "recording to write; compressed if it ends in .gz")],
+    lasting: Annotated[str, option("--for", "TIME", "stop after this time: 90s, 30min, 2h; else at Ctrl-C")] = "",
+    config: common.Config = None,
+    host_root: common.HostRoot = None,
+) -> None:
+    """Record the risk engine's input, sample by sample, until Ctrl-C.
+
+    Examples:
+        wslgpud record leak.jsonl.gz --for 10min
+        wslgpud replay leak.jsonl.gz  # the engine's verdict on it
+    """
+    length = seconds(lasting) if lasting else float("inf")
+    settings, host = loaded(config).config, host_at(host_root)
+    with writing(file):
+        opener = gzip.open if file.suffix == ".gz" else open
+        descriptor = safe_files.open_plain(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        stream: IO[str] = opener(f"/proc/self/fd/{descriptor}", "wt", encoding="utf-8")
+        os.close(descriptor)
+    from wslgpud.sampling.pipeline import SamplingPipeline  # a replay needs no sources
+    from wslgpud.sampling.recording import lines
+
+    monitor, count = SamplingPipeline(settings, host), -1  # the first line is a header
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed
+        signal.signal(number, signal.default_int_handler)
+    try:
+        with stream, suppress(KeyboardInterrupt):
+            for line in lines(monitor, settings.sampling.interval_seconds, length):
+                stream.write(line)
+                stream.flush()  # the last lines before a crash matter most
+                count += 1
+    except OSError as error:
+        raise Fault(
+            "cannot write {file}: {reason}; {count} samples came before that",
+            file=str(file),
+            reason=cause(error),
+            count=max(0, count),
+        ) from error
+    finally:
+        monitor.close()
+    count = max(0, count)
+    print(current().text(says("{count} sample in {file}", "{count} samples in {file}", count=count, file=str(file))))
+
+
+def replay(
     traces: Annotated[list[Path] | None, argument("FILE", "recordings (JSON Lines, gzip-compressed or not)")] = None,
     as_json: Annotated[
         bool, flag("--json", "print each change of level as a JSON object on a line of its own")
@@ -48,11 +99,12 @@ def replay_command(
     broken: list[TraceError | OSError] = []
     with _faults():
         file = picture(plot)
-        results = [replay(trace_name(path), _intact_part(path, broken)) for path in paths]
+        results = [engine.replay(trace_name(path), _intact_part(path, broken)) for path in paths]
         results = [result for result in results if result.samples]
         if since:
-            walls = span(since, until, time.time())
-            results.append(_replay_history(*walls, database_of(config, state)))
+            from wslgpud.sampling.recording import replayed  # only this needs the database
+
+            results.append(replayed(database_of(config, state), *span(since, until, time.time())))
         events = {trace_name(path): events_beside(path) for path in paths}
         for result in results:
             if as_json:
@@ -96,19 +148,6 @@ def _intact_part(path: Path, broken: list[TraceError | OSError]) -> Iterator[Obs
         warn(say("{what}; replayed up to there", what=what) if begun else what)
 
 
-def _replay_history(start: float, stop: float, database: str) -> Replay:
-    # Imported late: only this option needs the database.
-    from wslgpud.sampling.observation import observations
-    from wslgpud.store import Reader, shown
-
-    with Reader(database) as reader:
-        result = replay("history", (replace(o, t=o.t - start) for o in observations(reader, start, stop)))
-        result.start_wall = start
-    if not result.samples:
-        raise Fault("{database} holds no samples between these moments", database=shown(database))
-    return result
-
-
 def change_row(trace: str, change: Transition) -> dict[str, object]:
     """Return one change of level as ``--json`` prints it; unknown values are null.
 
@@ -129,54 +168,58 @@ def change_row(trace: str, change: Transition) -> dict[str, object]:
 
 
 def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
-    from wslgpud.cli.chart import column, key_of  # Rich only for display
+    from rich.padding import Padding  # Rich only for display
 
-    shown = result.points()
-    caption = t(
-        "{name}: {count} samples, {span_seconds}",
-        name=result.name if result.start_wall is None else t("history"),
-        count=result.samples,
-        span_seconds=result.seconds,
-    )
-    print(caption)
+    from wslgpud.cli.chart import column, key_of, level_strip, pointer, spark
+    from wslgpud.cli.console import Console, table_of
+
+    console, shown = Console(soft_wrap=True), result.points()
+    columns = min(COLUMNS, max(_MIN_COLUMNS, console.width - _MARGIN))
+    name = result.name if result.start_wall is None else t("history")
+    count, length = result.samples, result.seconds
+    console.print(t("{name}: {count} samples, {span_seconds}", name=name, count=count, span_seconds=length))
     if result.start_wall is not None:
         # The history may begin long after the requested moment.
         begin = result.start_wall + min(points[0][0] for points in shown.values())
-        print("  " + t("{start_wall} to {end_wall}", start_wall=begin, end_wall=begin + result.seconds))
+        console.print("  " + t("{start_wall} to {end_wall}", start_wall=begin, end_wall=begin + length))
     for resource, points in shown.items():
         start, end = points[0][0], points[-1][0]
-        used, marks = _strips(points, start, end)
-        event = events.get(resource)
-        subject = flush(current().resource(resource), 6)
-        margin = " " * (cells(subject) + 2)
-        wide = max(cells(t("used")), cells(t("level")))
-        print(f"  {subject}  {padded(t('used'), wide)}  {used}")
-        print(f"{margin}  {padded(t('level'), wide)}  {marks}".rstrip())
-        if event is not None:
+        span, step = max(end - start, 1e-9), (end - start) / len(points)
+        table = table_of(">", "<", "<")
+        used = spark([(at, 1.0 - share) for at, share, _, _ in points], end, span, columns)
+        table.add_row(current().resource(resource), t("used"), used)
+        levels = level_strip([(at, level) for at, _, _, level in points], start, end, step, columns)
+        table.add_row("", t("level"), levels)
+        if (event := events.get(resource)) is not None:
             caption = t("out of memory at {time} s", time=f"{event:.1f}")
-            print(f"{margin}{' ' * (wide + 4 + column(event, start, end, COLUMNS))}^ {caption}")
-        for change in result.changes:
-            if change.resource == resource:
-                forecast = cast("Forecast", change.forecast)
-                text = current().text(forecast_messages.headline(forecast)) if change.new >= Level.WARNING else ""
-                when = flush(t("{number} s", number=f"{change.mono:.1f}"), 11)
-                if result.start_wall is not None:
-                    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.start_wall + change.mono))
-                print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
-                if change.new >= Level.WARNING and change.new > change.old:
-                    why = current().text(forecast_messages.reason(forecast))
-                    print(f"    {' ' * len(when)}             {why}")
+            table.add_row("", "", pointer(column(event, start, end, columns), caption, columns))
+        console.print(Padding.indent(table, 2))
+        changes = table_of(">", "<", "~")
+        for change in (one for one in result.changes if one.resource == resource):
+            forecast = cast("Forecast", change.forecast)
+            texts = [current().text(forecast_messages.headline(forecast))] if change.new >= Level.WARNING else []
+            texts += [current().text(forecast_messages.reason(forecast))] if texts and change.new > change.old else []
+            when = t("{number} s", number=f"{change.mono:.1f}")
+            if result.start_wall is not None:
+                when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.start_wall + change.mono))
+            changes.add_row(when, t(change.new.label), "\n".join(texts))
+        console.print(Padding.indent(changes, 4))
     if key := key_of(change.new for change in result.changes):
-        print("  " + "  ".join(key))
-    print()
+        console.print("  " + "  ".join(key))
+    console.print()
 
 
-def _strips(points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float) -> tuple[str, str]:
-    """Compress a series into one line of bars (highest use per column) and one of levels (worst per column)."""
-    from wslgpud.cli.chart import LEVEL_MARKS, column, strip  # Rich only for display
+def capture(folder: Annotated[Path, argument("FOLDER", "new folder to write")], config: common.Config = None) -> None:
+    """Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.
 
-    used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
-    for at, share, _, level in points:
-        place = column(at, start, end, COLUMNS)
-        used[place], worst[place] = max(used[place], 1.0 - share), max(worst[place], level)
-    return strip(used), "".join(LEVEL_MARKS[level] for level in worst)
+    Examples:
+        wslgpud capture my-machine  # then look through the files
+    """
+    from wslgpud.sampling import capture as captures
+
+    if folder.exists():
+        raise Fault("{folder} exists already; name a new folder", folder=str(folder))
+    with writing(folder):
+        count = len(captures.capture(Host(), folder, loaded(config).config))
+    message = t("wrote {count} files in {folder}: review them before you share them", count=count, folder=str(folder))
+    print(message)

@@ -1,4 +1,4 @@
-"""``wslgpud service``: the daemon as a service that starts with the machine."""
+"""``wslgpud run`` and ``wslgpud service``: the daemon in the foreground, and as a service."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Annotated
 
 from wslgpud import client
 from wslgpud.advise import doctor as doctors
+from wslgpud.app import process
+from wslgpud.app.become import become
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, complain, flag, option
+from wslgpud.cli.console import Console, pairs
 from wslgpud.cli.doctor import print_brief
-from wslgpud.cli.help import padded
 from wslgpud.host import Host
 from wslgpud.service import install as installing
 from wslgpud.service import release, systemctl
@@ -29,6 +31,16 @@ from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
 app = CommandGroup()
+
+
+def run(config: common.Config = None, state: common.State = None, host_root: common.HostRoot = None) -> None:
+    """Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.
+
+    Examples:
+        wslgpud run  # in the foreground, with its data in your own folder
+        wslgpud run --config test.toml --state /tmp/wslgpud  # next to the service, for testing
+    """
+    become(process.order(config=config, state=state, host_root=host_root))
 
 
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
@@ -91,14 +103,15 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
         print(error.last_words.rstrip(), file=sys.stderr)
         raise
     if not _shown(changes):
-        print("\n".join(_started(version, where)))
+        print(t("wslgpud {version} runs, and starts with the machine.", version=version))
+        Console().print(pairs(_started(where)))
         if generation(Host()) and not options.keep_alive and not installing.keeps_alive():
             print("\n" + _how_to_keep_alive(user=user))
         print()
         print_brief(doctors.run(Host(), common.loaded(where.configuration).config, None, str(where.data)))
 
 
-def _started(version: str, where: Places) -> list[str]:
+def _started(where: Places) -> list[tuple[str, str]]:
     daemon = next(client.noted([where.data]), None)
     restart = "systemctl --user restart wslgpud" if where.user else "sudo systemctl restart wslgpud"
     rows = [
@@ -111,14 +124,7 @@ def _started(version: str, where: Places) -> list[str]:
     if where.user and not systemctl.lingers():
         command = f"loginctl enable-linger {Path.home().name}"
         rows.append((t("caution"), t("it ends when you log out, unless root runs: {command}", command=command)))
-    head = t("wslgpud {version} runs, and starts with the machine.", version=version)
-    return [head, *_table(rows)]
-
-
-def _table(rows: list[tuple[str, str]]) -> list[str]:
-    known = [(name, text) for name, text in rows if text]
-    wide = max(len(name) for name, _ in known)
-    return [f"  {padded(name, wide)}  {text}" for name, text in known]
+    return rows
 
 
 def _how_to_keep_alive(*, user: bool) -> str:
@@ -145,17 +151,17 @@ def status(user: User = False, as_json: common.Json = False) -> None:
     elif not service.version:
         print(t("no service is installed here: {command} does that", command=_typed("install", user=user)))
     else:
-        print("\n".join(_rows(service, user=user)))
+        Console().print(pairs(_rows(service, user=user)))
     raise SystemExit(0 if service.runs else 1)
 
 
-def _rows(service: ServiceState, *, user: bool) -> list[str]:
+def _rows(service: ServiceState, *, user: bool) -> list[tuple[str, str]]:
     version, state, command = service.version, service.state, _typed("upgrade", user=user)
     if version != service.command_version and service.kind != "package":
         version += "; " + t("this command is {version}: {command}", version=service.command_version, command=command)
     if not service.enabled:
         state = t("{state}, does not start with the machine", state=state)
-    rows = [
+    return [
         (t("version"), version),
         (t("state"), state),
         (t("page"), f"{service.url}/" if service.url and service.runs else ""),
@@ -164,7 +170,6 @@ def _rows(service: ServiceState, *, user: bool) -> list[str]:
         (t("extras"), current().listed(service.extras)),
         (t("allowed"), current().listed(service.allowed)),
     ]
-    return _table(rows)
 
 
 Purge = Annotated[bool, flag("--purge", "remove data, configuration and accounts, too")]

@@ -13,14 +13,15 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 from rich.live import Live
 from rich.text import Text
 
+from wslgpud.advise.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, complain, flag, option, seconds
+from wslgpud.cli.common import Fault, argument, complain, flag, option
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, feed_of, looked
-from wslgpud.cli.live_sample import OWN_LOOK, LiveSample, RecentSeries
-from wslgpud.cli.screen import Screen, once
+from wslgpud.cli.live.screen import Screen, once
 from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t
+from wslgpud.words.moments import seconds
 
 #: exit status of ``--check``, by level; any other means unknown
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
@@ -134,6 +135,9 @@ def monitor(
     host_root: common.HostRoot = None,
 ) -> None:
     """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
+
+    Keys: s sorts programs, / filters them, p pauses, + and - choose how far back sparklines go, h opens the history,
+    ? explains the screen, q quits.
 
     Examples:
         wslgpud monitor

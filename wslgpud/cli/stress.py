@@ -5,33 +5,22 @@ The store, which takes as long to import as everything else, is imported when ne
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import signal
-import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import click
 
-from wslgpud import config as configuration
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, own_database, picture, warn
 from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
-from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import GpuSample, StressResult
-from wslgpud.security import private_files
+from wslgpud.host import Host
+from wslgpud.model import StressResult
 from wslgpud.series.plots import plot_stress
-from wslgpud.sources.gpu import GpuSource
+from wslgpud.stress.by_hand import ByHand, keep
 from wslgpud.stress.comparison import by_key, differences
-from wslgpud.stress.conditions import Recent
-from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.worker_job import Mode
-from wslgpud.words import cause, current, t
+from wslgpud.words import current, t
+from wslgpud.words.moments import moment, span
 
 #: Users who start a run have freed the GPU, and torch takes about this long to load; a nightly run waits longer
 #: (stress.settle_seconds).
@@ -62,9 +51,13 @@ def stress(
         return
     if quick and full:
         raise Fault("--quick and --full exclude each other")
-    by_hand = _ByHand(config, state, SETTLE_SECONDS, silent=as_json)
-    result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly")
-    _keep(result, by_hand.settings, by_hand.folder, by_hand.database)
+    settings, folder, database = loaded(config).config, common.state_folder(state), own_database(config, state)
+    by_hand = ByHand(Host(), settings, folder, database, SETTLE_SECONDS)
+    with Progress(silent=as_json) as progress:
+        progress.tell(t("waiting for the GPU to settle"))
+        result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly", progress.line)
+    if why := keep(result, settings, folder, database):
+        warn("the run was not saved: {why}", why=why)
     if as_json:
         common.print_json(_document(result), ensure_ascii=False)
     else:
@@ -84,79 +77,8 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     """
     from wslgpud.stress import unit
 
-    by_hand = _ByHand(config, state, silent=True)
-    unit.answer(by_hand.folder, by_hand.run)
-
-
-def _set_by_signals(stop: threading.Event) -> None:
-    """Let signals set an event from a thread: the interrupted one may hold the event's lock while it waits."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
-
-
-class _ByHand:
-    """A run outside the daemon: it samples the GPU itself, in a thread, as the daemon does between runs."""
-
-    def __init__(self, config: Path | None, state: Path | None, patience: float = math.inf, *, silent: bool) -> None:
-        self.settings, self.folder = loaded(config).config, common.state_folder(state)
-        self.database = own_database(config, state)
-        self._settle = min(self.settings.stress.settle_seconds, patience)
-        self._silent = silent
-        self._host, self._recent, self._done = Host(), Recent(), threading.Event()
-        self._source = GpuSource(self._host, self.settings)
-        self._watcher = threading.Thread(target=self._go_on_looking, daemon=True)
-
-    def run(self, gpu: int, mode: Mode) -> StressResult:
-        try:
-            sample = self._gpu(gpu)
-            private_files.make_folder(self.folder)
-            settings = replace(self.settings.stress, settle_seconds=self._settle)
-            runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, look=self._look_anew)
-            _set_by_signals(runner.stop)
-            self._watcher.start()
-            with Progress(silent=self._silent) as progress:
-                progress.tell(t("waiting for the GPU to settle"))
-                return runner.run(sample, mode, progress.line)
-        finally:
-            self._stop_looking()
-
-    def _look(self) -> None:
-        sample = self._source.read()
-        self._recent.add(self._host.clock.mono(), sample.gpus or (), sample.readings)
-
-    def _go_on_looking(self) -> None:
-        while not self._done.wait(0.5):
-            with contextlib.suppress(NoData, SourceError):
-                self._look()
-
-    def _stop_looking(self) -> None:
-        self._done.set()
-        if self._watcher.is_alive():
-            self._watcher.join(2)
-        self._source.close()
-
-    def _look_anew(self) -> None:
-        self._done.set()
-        self._watcher.join()
-        self._source.ask_everything()
-        with contextlib.suppress(NoData, SourceError):
-            self._look()
-
-    def _gpu(self, index: int) -> GpuSample:
-        self._look()
-        known = {sample.index: sample for sample in self._recent.gpus()}
-        if index in known:
-            return known[index]
-        if not known:
-            raise Fault("there is no GPU {gpu}, and no other", gpu=index)
-        raise Fault("there is no GPU {gpu}; there is {known}", gpu=index, known=tuple(f"GPU {one}" for one in known))
-
-    def _earlier(self) -> list[StressResult]:
-        from wslgpud.store import StoreError
-
-        with contextlib.suppress(StoreError):
-            return [run for _, run in _runs(self.database)]
-        return []
+    settings, folder = loaded(config).config, common.state_folder(state)
+    unit.answer(folder, ByHand(Host(), settings, folder, own_database(config, state)).run)
 
 
 def _runs(database: str) -> list[tuple[int, StressResult]]:
@@ -170,25 +92,6 @@ def _document(run: StressResult) -> dict[str, Any]:
     from wslgpud.store.records import stress_to_json
 
     return stress_to_json(run, current().text)
-
-
-def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
-    """Write the run to the database, or leave it for the daemon that owns it."""
-    from wslgpud.store import LockedError, Store, StoreError
-    from wslgpud.stress.schedule import leave
-
-    try:
-        # Root writes no database in the service's folder: through a link it could write anywhere, and files that SQLite
-        # adds would be root's, so that the service could no longer open the database.
-        if os.geteuid() == 0 and folder.stat().st_uid != 0:
-            leave(folder, result)
-            return
-        with Store(database, settings.store) as store:
-            store.record_stress(result)
-    except LockedError:
-        leave(folder, result)
-    except (StoreError, OSError) as error:
-        warn("the run was not saved: {why}", why=cause(error))
 
 
 @app.command()
@@ -207,7 +110,7 @@ def history(
         wslgpud stress history --since 30d
         wslgpud stress history --plot nights.png  # usable VRAM, bandwidth and errors over the nights
     """
-    start, end = common.span(since, until, time.time()) if since else (0.0, common.moment(until, time.time()))
+    start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
     runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
         plot_stress([run for _, run in runs], file)

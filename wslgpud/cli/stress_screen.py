@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from rich import progress as bars
-from rich.cells import cell_len
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
 from wslgpud.active_runs.run_messages import phase
 from wslgpud.cli.chart import chart
-from wslgpud.cli.console import Console, table_of
+from wslgpud.cli.console import Console, pairs, table_of
 from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.model import StressResult
-from wslgpud.stress.comparison import VERDICTS, named
+from wslgpud.stress.comparison import VERDICTS
+from wslgpud.stress.described import course, made_with
 from wslgpud.stress.stress_metrics import BYTES
-from wslgpud.words import Message, MessageLike, current, say, says, t, template
+from wslgpud.words import current, say, t, template
 
-MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
-#: the card's state during a run, by the figure that shows it
-COURSE: Mapping[str, Callable[[float], MessageLike]] = {
-    "temperature_max_celsius": lambda celsius: say("up to {celsius} °C", celsius=round(celsius)),
-    "power_max_watts": lambda watts: f"{watts:.0f} W",
-    "memory_clock_hertz": lambda hertz: say("memory at {mhz} MHz", mhz=round(hertz / 1e6)),
-    "slowed_ratio": lambda ratio: say("throttled for {slowed_ratio} of the time", slowed_ratio=ratio),
-    "ecc_corrected": lambda n: says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(n)),
-    "ecc_uncorrected": lambda n: says(
-        "{count} error could not be corrected", "{count} errors could not be corrected", count=int(n)
-    ),
-}
 SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
 
 
@@ -104,8 +91,8 @@ def print_run(run: StressResult, *, rows: bool = False) -> None:
     ]
     _print_table(out, ("", "", ""), layers)
     _print_table(out, ("GB/s", t("median of all chunks"), t("slowest"), t("of peak")), speeds)
-    if course := current().listed(word(values[name]) for name, word in COURSE.items() if name in values):
-        out.print(f" {course}")
+    if fared := current().listed(course(values)):
+        out.print(f" {fared}")
     if rows:
         _print_rows(run, out)
 
@@ -152,37 +139,8 @@ def _print_rows(run: StressResult, out: Console) -> None:
         say("{phase} {seconds} s", phase=phase(name), seconds=f"{seconds:.2f}")
         for name, seconds in run.detail.get("phases", {}).items()
     )
-    for line in (phases, _made_with(run.key)):
+    for line in (phases, made_with(run.key)):
         out.print(f" {current().listed(line)}", style="dim")
-
-
-def _made_with(key: Mapping[str, str]) -> Iterator[MessageLike]:
-    for name, value in key.items():
-        if name == "mode" and value in MODES:
-            yield Message(MODES[value])
-        elif name == "wsl":
-            yield say("under WSL") if value == "yes" else say("not under WSL")
-        elif name == "reserve_bytes" and value.isdecimal():
-            yield say("{reserve_bytes} deliberately left free", reserve_bytes=int(value))
-        elif name == "engine":
-            yield say("test version {version}", version=value)
-        elif value:
-            yield say("{name} {version}", name=named(name), version=value)
-
-
-#: heading, unit and width of the columns of a run
-COLUMNS = (
-    (template("id"), "", 4),
-    (template("when"), "", 16),
-    ("GPU", "", 3),
-    (template("verdict"), "", 8),
-    (template("usable"), "GiB", 6),
-    (template("verified"), "", 8),
-    (template("write"), "GB/s", 5),
-    (template("change"), "GB/s", 6),
-    (template("read"), "GB/s", 5),
-    (template("driver"), "", 10),
-)
 
 
 def _bits(counts: Mapping[str, int]) -> str:
@@ -196,21 +154,20 @@ def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
     if not runs:
         out.print(t("no stress run yet; wslgpud stress does one"))
         return
-    for headings in ([_word(name) for name, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS]):
-        out.print(_line(headings), style="dim")
+    headings = (">" + t("id"), "<" + t("when"), ">GPU", "<" + t("verdict"), f">{t('usable')}\nGiB", ">" + t("verified"))
+    table = table_of(*headings, *(f">{_word(text)}\nGB/s" for _, text, _ in SPEEDS), "<" + t("driver"), gap=1)
     for number, run in runs:
         v = run.values
         free, verified, usable = (v.get(f"{name}_bytes") for name in ("free", "verified", "usable"))
-        cells = [
+        table.add_row(
             *(str(number), f"{datetime.fromtimestamp(run.wall).astimezone():%Y-%m-%d %H:%M}", str(run.gpu)),
-            *(_word(VERDICTS[run.verdict]), "" if usable is None else f"{usable / 2**30:.2f}"),
+            Text(_word(VERDICTS[run.verdict]), TERMINAL_VERDICTS[run.verdict]),
+            "" if usable is None else f"{usable / 2**30:.2f}",
             f"{verified / free:.2%}" if free and verified is not None else "",
             *(_gbs(v.get(f"{kind}_median")) for kind, _, _ in SPEEDS),
             run.key.get("driver", ""),
-        ]
-        out.print(_line(cells, style=TERMINAL_VERDICTS[run.verdict]))
-        for remark in _remarks(run):
-            out.print(Padding(remark, (0, 0, 0, 6)), style="dim")
+        )
+    out.print(table, pairs([(str(number), remark) for number, run in runs for remark in _remarks(run)]))
 
 
 def print_curves(runs: Sequence[StressResult]) -> None:
@@ -237,17 +194,7 @@ def print_curves(runs: Sequence[StressResult]) -> None:
         write = _gib if unit else _gbs
         start, end = card_runs[0].wall, card_runs[-1].wall
         step = max(1.0, (end - start) / (len(card_runs) - 1))
-        for line in chart(curves, start, end + step, step, write, width=out.picture_width, height=8):
-            out.print(line)
-
-
-def _line(cells: Sequence[str], style: str = "") -> Text:
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for cell, (name, _, width) in zip(cells, COLUMNS, strict=True):
-        pad = " " * (width - cell_len(cell))  # a Chinese character is two cells wide
-        text = cell + pad if name in ("when", "verdict", "driver") else pad + cell
-        line.append(text + " ", style if name == "verdict" else "")
-    return line
+        out.print(chart(curves, start, end + step, step, write, width=out.picture_width, height=8))
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 import sys
-import tempfile
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 from rich.text import Text
 
-from wslgpud.advise.guard import capacity, tree
-from wslgpud.advise.guard.capacity import SweepStep, too_much
-from wslgpud.advise.guard.relay import Relay
-from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.usage import VramWatch, memory_left
+from wslgpud.advise.guard import tree
+from wslgpud.advise.guard.capacity import SweepStep
+from wslgpud.advise.guard.sweeping import Sweep
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, picture, seconds
+from wslgpud.cli.chart import bar
+from wslgpud.cli.common import Fault, argument, flag, loaded, picture
 from wslgpud.cli.console import Console, table_of
-from wslgpud.cli.rows import bar
 from wslgpud.host import Host
 from wslgpud.series.plots import plot_sweep
 from wslgpud.words import current, t
+from wslgpud.words.moments import seconds
 from wslgpud.words.units import size
-
-_LAST_LINES = 5
 
 
 def sweep(
@@ -46,32 +41,11 @@ def sweep(
     if "{}" not in command:
         shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
         raise Fault("the command has no placeholder for the value: write {command}", command=shown)
-    host, settings = Host(), loaded(config).config
     limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
-    steps: list[SweepStep] = []
-    end = ""
-    for value in values:
-        vram = VramWatch(host, settings)
-        vram.start()
-        try:
-            left = memory_left(host)
-            free = left.available_bytes - capacity.reserve(left.total_bytes)
-            reason = too_much(steps, value, free, vram.free_bytes(gpu))
-            if reason and not anyway:
-                end = current().text(reason)
-                break
-            with tempfile.TemporaryFile(buffering=0) as log:
-                step, interrupted = _step(command, value, limit, host, vram, gpu, log)
-                steps.append(step)
-                if interrupted:  # even if the command then succeeded: Ctrl-C means stop
-                    end = t("interrupted at {value}", value=value)
-                elif step.code:
-                    end = t("{value} ended with status {code}", value=value, code=step.code) + f"\n{_tail(log)}"
-                if end:
-                    break
-        finally:
-            vram.stop()
+    tried = Sweep(Host(), loaded(config).config, command, gpu, timeout_seconds=limit, anyway=anyway)
+    steps = [*tried.run(values)]
+    end = "\n".join([current().text(tried.end), *(f"  {line}" for line in tried.last_lines)])
     documents = [dataclasses.asdict(step) for step in steps]
     if as_json:
         common.print_json({"steps": documents, "end": end}, ensure_ascii=False)
@@ -80,27 +54,6 @@ def sweep(
     if (file := picture(plot)) is not None:
         plot_sweep(command[:90], documents, file)
     raise SystemExit(int(not any(s.code == 0 for s in steps)))
-
-
-def _step(
-    command: str, value: str, seconds: float | None, host: Host, vram: VramWatch, gpu: int, log: BinaryIO
-) -> tuple[SweepStep, bool]:
-    """Run the command with one value; also return whether it was interrupted."""
-    line = command.replace("{}", shlex.quote(value))
-    guarded = GuardedCommand(["/bin/sh", "-c", line], dict(os.environ), seconds)
-    with Relay(log, live=True, quiet=True) as relay:
-        relay.show(f"[sweep] {line}"[:79])
-        stats = GuardedRun(guarded, host, relay, vram).to_end()
-    peak, start = stats.vram_peak_bytes.get(gpu), stats.vram_start_bytes.get(gpu)
-    own = None if peak is None or start is None else max(0, peak - start)
-    step = SweepStep(value, stats.code, round(stats.seconds, 2), stats.peak_bytes, own)
-    return step, stats.interrupted
-
-
-def _tail(log: BinaryIO) -> str:
-    log.seek(0)
-    lines = log.read()[-4096:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
-    return "\n".join(f"  {line}" for line in lines)
 
 
 def _print(steps: list[SweepStep], end: str) -> None:

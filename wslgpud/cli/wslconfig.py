@@ -15,10 +15,9 @@ import click
 from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
-from wslgpud.advise.wslconfig import compare, files, presets
+from wslgpud.advise.wslconfig import compare, edit, files, presets
 from wslgpud.advise.wslconfig.edit import changed
 from wslgpud.advise.wslconfig.files import ConfigText
-from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
@@ -27,7 +26,7 @@ from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.probes.interop import WSL_CONF_PATH
-from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG, WslFile
+from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG
 from wslgpud.words import Message, MessageError, current, says, t, template
 
 app = CommandGroup()
@@ -59,7 +58,7 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
     host, reported, sound = host_at(host_root), [], True
     # The optional file first: without the other, the command ends.
     for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
-        place, document = _document(host, file, wanted)
+        place, document = files.named(host, file, wanted)
         declared = files.declared(place)
         parsed = wsl_config.parse(document.text, place, declared)
         # Querying Windows takes a second: only where its answer matters.
@@ -107,7 +106,7 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
         wslgpud wslconfig show
     """
     host = host_at(host_root)
-    place, document = _document(host, file)
+    place, document = files.named(host, file)
     rows = compare.rows(wsl_config.parse(document.text, place), host)
     if as_json:
         names = ("key", "file", "machine", "state", "default")
@@ -158,9 +157,9 @@ def preset(
         wslgpud wslconfig preset training
     """
     host = host_at(host_root)
-    chosen, place, old = _settings(host, name, memory, processors), WSLCONFIG.name, ConfigText("")
+    chosen, place, old = presets.for_machine(host, name, memory, processors), WSLCONFIG.name, ConfigText("")
     with contextlib.suppress(MessageError):  # only for display; the machine may have no file yet
-        place, old = _document(host, file, missing=True)
+        place, old = files.named(host, file, missing=True)
     new = changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)
     print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
@@ -184,7 +183,7 @@ def apply(
         wslgpud wslconfig apply training
     """
     host = Host()
-    chosen, (place, old) = _settings(host, name, memory, processors), _document(host, file, missing=True)
+    chosen, (place, old) = presets.for_machine(host, name, memory, processors), files.named(host, file, missing=True)
     _write(Path(place), old, changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
 
 
@@ -200,23 +199,9 @@ def set_(
         wslgpud wslconfig set wsl2.memory=24GB
         sudo wslgpud wslconfig set boot.systemd=true  # in /etc/wsl.conf
     """
-    wanted: dict[WslFile, dict[str, str]] = {}
-    known = FILES if file is None else (files.declared(file),)
-    for setting in settings:
-        path, equals_sign, value = setting.partition("=")
-        declared = next((one for one in known if path.lower() in one.by_path), None)
-        if declared is None or not equals_sign:
-            names = tuple(one.name for one in known)
-            problem = template("{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB")
-            raise Fault(problem, setting=setting, files=names)
-        wanted.setdefault(declared, {})[path] = value
-    for declared, values in wanted.items():
-        place, old = _document(Host(), file, declared, missing=True)
-        new = changed(old.text, values, declared)
-        parsed = wsl_config.parse(new, place, declared)
-        for refused_value in (e for e in map(parsed.first, values) if e is not None and e.state == "refused"):
-            raise Fault(refused_value.warnings[0])
-        _write(Path(place), old, new, yes)
+    for declared, values in edit.wanted(settings, FILES if file is None else (files.declared(file),)).items():
+        place, old = files.named(Host(), file, declared, missing=True)
+        _write(Path(place), old, edit.accepted(old.text, values, declared, place), yes)
 
 
 @app.command()
@@ -230,7 +215,7 @@ def restore(
     Examples:
         wslgpud wslconfig restore
     """
-    place, old = _document(Host(), file, missing=True)
+    place, old = files.named(Host(), file, missing=True)
     backups = files.backups(Path(place)) if Path(place).parent.is_dir() else []
     if (chosen := backup or next(iter(backups), None)) is None:
         raise Fault("there is no backup of {path}: wslgpud has never changed it", path=place)
@@ -238,37 +223,6 @@ def restore(
         new = files.read(chosen)
     print(t("from {path}", path=str(chosen)))
     _write(Path(place), old, new, yes)
-
-
-def _settings(host: Host, name: str, memory: str, processors: int) -> list[presets.Setting]:
-    if name not in presets.PRESETS:
-        raise Fault("there is no preset {name}; there are {known}", name=name, known=tuple(presets.PRESETS))
-    ram = wsl_config.size(memory.upper()) if memory else None
-    if memory and (not ram or ram < GIB):  # 64 alone would mean bytes
-        raise Fault("--memory {value}: write it like 64GB", value=memory)
-    if not ram or not processors:
-        asked = files.windows_size(host)
-        if asked is None:
-            raise Fault("Windows' size cannot be queried from here: add --memory 64GB --processors 32")
-        ram, processors = ram or asked[0], processors or asked[1]
-    containers = None
-    with contextlib.suppress(files.NotFound):
-        containers = files.containers_bytes(host, ram)
-    return presets.settings(presets.PRESETS[name], ram, processors, containers or 0)
-
-
-def _document(
-    host: Host, file: Path | None, declared: WslFile = WSLCONFIG, *, missing: bool = False
-) -> tuple[str, ConfigText]:
-    """Return the path of ``file`` or of the machine's own, and its text; empty where a missing file is allowed."""
-    place = str(file) if file is not None else WSL_CONF_PATH if declared is WSL_CONF else files.find(host)
-    with refused("cannot read {path}: {why}", path=place):
-        try:
-            return place, files.read(file or Path(host.path(place)))
-        except FileNotFoundError as error:
-            if missing:
-                return place, ConfigText("")
-            raise Fault("there is no {path}: every setting is at its default", path=place) from error
 
 
 def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> None:

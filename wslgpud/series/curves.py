@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from wslgpud.store import Bucket, Reader, SeriesRef
 
 #: two values of a counter this many usual intervals apart have a gap between them, without data
 GAP = 3.0
 
+#: series drawn, or answered, at a time
+MAX_SERIES = 20
 #: steps aligned to the clock; those from 60 and 3600 s are read from the rollups by minute and hour
 STEPS_SECONDS = (
     *(1, 2, 5, 10, 15, 30),
@@ -85,3 +88,29 @@ def step_for(span_seconds: float, points: int) -> int:
     """Return the finest step that gives at most ``points`` points over a span; beyond a week, whole weeks."""
     limit, week = max(points, 1), STEPS_SECONDS[-1]
     return next((s for s in STEPS_SECONDS if span_seconds / s <= limit), week * math.ceil(span_seconds / week / limit))
+
+
+def with_forecast(
+    forecast: Mapping[str, Any], seen: Sequence[tuple[float, float]], now: float, past_seconds: float, columns: int
+) -> tuple[list[Curve], float, float, float]:
+    """Return how a memory filled and the range of its forecast until it is full, with start, end and step.
+
+    ``seen`` holds (time, used share); as much of it counts as lies ahead, or ``past_seconds`` if that is more.
+    """
+    total, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
+    used = total - forecast["headroom_bytes"]
+    ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
+    span = max(ends[-1], 1.0)
+    past = [(wall, share * total) for wall, share in seen if wall >= now - max(span, past_seconds)]
+    start = min([now - span / 4, *(wall for wall, _ in past)])
+    # At least the time between two samples, else there are only loose dots.
+    step = max((now + span - start) / (2 * columns), (now - start) / (len(past) or 1))
+    ahead = [
+        (now + step * n, *(min(total, used + (total - used) * step * n / max(end, step)) for end in reversed(ends)))
+        for n in range(1, int(span / step) + 1)
+    ]
+    curves = [
+        Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in [*past, (now, used)]]),
+        Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
+    ]
+    return curves, start, now + span, step

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,9 +18,10 @@ from typing import IO, Any, NamedTuple
 from wslgpud import optional_packages
 from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
-from wslgpud.series.curves import escaped, name_of
+from wslgpud.series.curves import Curve, curve, escaped, joined, name_of
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.words import MessageError
+from wslgpud.store.records import Oldest
+from wslgpud.words import Message, MessageError, say, template
 
 DAY_SECONDS = 86400.0
 #: steps of one series in memory at a time, if exported in steps
@@ -82,6 +86,65 @@ class Wanted:
             piece = Piece(ref, [p.wall for p in points], [p.value for p in points])
         self.progress()
         return piece
+
+
+def curves(
+    wanted: Wanted, step_seconds: float, unit_of: Callable[[str], str], across: str | None = None, *, rate: bool
+) -> list[Curve]:
+    """Read the series in steps; ``across`` combines all series of a metric, ``rate`` gives the increase of counters."""
+    by_metric: dict[str, list[Curve]] = {}
+    walls = wanted.start_wall, wanted.end_wall
+    for ref, kind in wanted.series.items():
+        one = curve(wanted.reader, ref, walls, step_seconds, unit_of(ref.metric), rate=rate and kind == "counter")
+        if one.points:
+            by_metric.setdefault(ref.metric, []).append(one)
+    return [one for curves in by_metric.values() for one in ([joined(curves, across)] if across else curves)]
+
+
+def coarser(oldest: Oldest, start_wall: float, step_seconds: float) -> Iterator[Message]:
+    """Yield where series in these steps are coarser, because what they are made of is no longer kept."""
+    raw = template("samples are kept since {kept_wall}; before that it is coarser")
+    minutes = template("minutes are kept since {kept_wall}; before that it is coarser")
+    for text, since, older, width in (
+        (raw, oldest.raw_wall, oldest.minute_wall, 60),
+        (minutes, oldest.minute_wall, oldest.hour_wall, 3600),
+    ):
+        if since is None or older is None:
+            continue
+        if step_seconds < width and start_wall < since and older < since - width:
+            yield Message(text, {"kept_wall": since})
+
+
+def listed(pieces: Iterable[Sequence[Piece]], unit_of: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Return each series with all its points, for JSON."""
+    points: dict[SeriesRef, list[list[float]]] = {}
+    for piece in itertools.chain.from_iterable(pieces):
+        points.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
+    return [
+        {
+            "series": str(ref),
+            "metric": ref.metric,
+            "labels": dict(ref.labels),
+            "host": ref.host,
+            "unit": unit_of(ref.metric),
+            "points": its_points,
+        }
+        for ref, its_points in points.items()
+    ]
+
+
+def write(wanted: Wanted, form: str, path: Path | None, catalogue: Catalogue, extra: Mapping[str, str]) -> None:
+    """Write ``openmetrics``, ``csv`` or ``parquet`` to ``path``, else to standard output. Raises ExportError."""
+    if form == "parquet":
+        if path is None:
+            raise ExportError(say("Parquet needs a file: it cannot be written to a pipe"))
+        parquet(wanted.pieces(), wanted.series, catalogue, path)
+        return
+    with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as out:
+        if form == "csv":
+            long_csv(wanted, out)
+        else:
+            openmetrics(wanted, out, catalogue, extra)
 
 
 def openmetrics(wanted: Wanted, out: IO[str], catalogue: Catalogue, extra: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from wslgpud.alerts.report import HeadroomCurve
+from wslgpud.alerts.report import HeadroomCurve, Report
 from wslgpud.colors import INKS
 from wslgpud.model import Transition
 from wslgpud.series import plots
@@ -31,6 +31,27 @@ class IncidentMarks(NamedTuple):
     end: float
     marks: Sequence[tuple[float, str]]
     warned: Transition | None
+
+
+def marks(shown: Report) -> list[tuple[float, str]]:
+    """Return the moments marked on the curves, with their names."""
+    # for other rules the row itself is the warning
+    incident, foretold = shown.incident, shown.incident.rule == "memory_exhaustion"
+    moments = [(incident.warned_wall if foretold else None, t("Warned"))]
+    if incident.killed_wall is not None:
+        moments.append((incident.killed_wall, t("Killed")))
+    else:
+        moments.append((incident.closed_wall, t("Over")) if foretold else (shown.moment, t("Here")))
+    return [(wall, name) for wall, name in moments if wall is not None and shown.start <= wall <= shown.end]
+
+
+def foretold(shown: Report) -> list[tuple[float, float]]:
+    """Return (moment, bytes left) as predicted by the warning."""
+    row = shown.warned
+    if row is None or row.forecast is None or not row.forecast.eta_seconds:
+        return []
+    left, eta = row.forecast.headroom_bytes, row.forecast.eta_seconds
+    return [(row.wall + n / 60 * eta, left * (1 - n / 60)) for n in range(61) if row.wall + n / 60 * eta < shown.end]
 
 
 def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: Path, title: str, text: str) -> None:

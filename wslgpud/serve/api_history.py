@@ -15,7 +15,7 @@ from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
-from wslgpud.series.curves import name_of, step_for
+from wslgpud.series.curves import MAX_SERIES, name_of, step_for
 from wslgpud.serve.api import PATTERN_MAX, WHOLE, Query, language_of
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
@@ -36,7 +36,6 @@ HOUR = 3600.0
 #: points per series, and per answer; a screen has fewer columns
 MAX_POINTS = 4000
 MAX_POINTS_IN_ALL = 40_000
-MAX_SERIES = 20
 #: samples (or minutes) per point on average: a coarser step must be a multiple of minutes (or hours)
 MAX_PIECES_PER_POINT = 60
 #: longest span of raw samples (up to ten per second)

@@ -51,3 +51,19 @@ def resource_path(path: str) -> str:
     path = printable(path)
     name = path[path.rstrip("/").rfind("/") :]
     return path if len(path) <= MAX_PATH else f"…{name[1 - MAX_PATH :]}"
+
+
+def amount(value: float, unit: str, *, rate: bool = False) -> str:
+    """Format a value with its unit; ``rate`` means per second."""
+    if unit == "bytes_per_second":
+        return amount(value, "bytes", rate=True)
+    if rate:
+        return f"{value:.1%}" if unit == "seconds" else f"{amount(value, unit)}/s"
+    if unit == "bytes":
+        return f"-{size(-value)}" if value < 0 else size(value)
+    if unit == "ratio":
+        return f"{value:.1%}"
+    if unit == "hertz":
+        return f"{value / 1e9:.2f} GHz" if value >= 1e9 else f"{value / 1e6:.0f} MHz"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+    return digits + {"celsius": " °C", "watts": " W", "joules": " J", "seconds": " s"}.get(unit, "")

@@ -33,8 +33,7 @@ COMMAND = [sys.executable, "-c", HOLD]
 
 
 def remembered(folder: Path, **facts) -> None:
-    known = past_runs.PastRuns()
-    known.learn(capacity.key_of(COMMAND), facts, {})
+    known = past_runs.PastRuns({capacity.key_of(COMMAND): facts})
     past_runs.save(folder, known)
 
 

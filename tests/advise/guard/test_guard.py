@@ -17,9 +17,10 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import seen as seen_now
+from wslgpud.advise.guard.logs import own_log
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.usage import RunStats
-from wslgpud.cli.guard import _own_log, _sum_up
+from wslgpud.cli.guard import _sum_up
 from wslgpud.host import Host
 
 GUARD = [sys.executable, "-m", "wslgpud", "guard"]
@@ -232,7 +233,7 @@ def test_a_training_that_outlasts_twenty_builds_keeps_its_log(tmp_path):
         log = tmp_path / "guard" / f"2026010{number // 10}-0000{number % 10}0-make.log"
         log.touch()
         os.utime(log, (0, 9999 if number == 0 else number))
-    new, stream = _own_log(tmp_path, ["make"])
+    new, stream = own_log(tmp_path, ["make"])
     stream.close()
 
     kept = sorted(log.name for log in (tmp_path / "guard").iterdir())

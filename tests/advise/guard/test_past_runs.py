@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.advise.guard.past_runs import PastRuns
+from wslgpud.advise.guard.usage import RunStats
 
 
 def test_the_last_two_hundred_commands_are_kept():
     known = PastRuns()
     for number in range(201):
-        known.learn(str(number), {}, {})
-    known.learn("1", {"again": True}, {})
+        known.learn(str(number), RunStats(), None)
+    known.learn("1", RunStats(code=1), None)
 
     assert list(known.commands) == [*map(str, range(2, 201)), "1"]
 
@@ -41,6 +42,6 @@ def test_a_compiler_that_took_nothing_teaches_nothing(noted, learned):
 
 def test_known_compiler_memory_decays_by_half_the_difference():
     known = PastRuns(compilers={"cc1plus": 9})
-    known.learn("make", {}, {"cc1plus": 4, "cicc": 5})
+    known.learn("make", RunStats(compilers={"cc1plus": 4, "cicc": 5}), None)
 
     assert known.compilers == {"cc1plus": 6, "cicc": 5}

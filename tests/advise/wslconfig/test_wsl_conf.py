@@ -16,6 +16,7 @@ from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.edit import CannotSet, changed
 from wslgpud.cli import app, wslconfig
 from wslgpud.host import Host
+from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root
 from wslgpud.probes.wsl_config import Parsed, parse
 from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG
@@ -212,7 +213,8 @@ def run(*arguments: object):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(wslconfig, "WSL_CONF_PATH", str(tmp_path / "wsl.conf"))
+    for module in (wslconfig, interop):
+        monkeypatch.setattr(module, "WSL_CONF_PATH", str(tmp_path / "wsl.conf"))
     return tmp_path / "wsl.conf"
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wslgpud.advise.guard.usage import RunStats
 from wslgpud.security import private_files, safe_files
 
 NAME = "guard.json"
@@ -48,13 +49,24 @@ class PastRuns:
             found["ram"] = min(wanted, most.get("ram", wanted))
         return {name: size for name, size in found.items() if size > 0}
 
-    def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
-        """Take over a run that succeeded; the last one counts, as sources and flags change."""
-        self.commands.pop(command, None)
+    def learn(self, command: str, stats: RunStats, jobs: int | None) -> None:
+        """Take over a run that has ended; the last one counts, as sources and flags change."""
+        before = self.commands.pop(command, {})
+        facts = {
+            "seconds": round(stats.seconds, 1),
+            "peak_bytes": stats.peak_bytes,
+            "compiler_bytes": stats.compiler_bytes,
+            "vram_bytes": stats.vram_taken_bytes,
+            "jobs": jobs,
+            "code": stats.code,
+        }
+        if stats.oom_kills:  # it needs at least this much; a compiler's need is unknown
+            peak = max(stats.peak_bytes or 0, before.get("peak_bytes") or 0)
+            facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
         self.commands[command] = facts
         for old in list(self.commands)[:-MAX_COMMANDS]:
             del self.commands[old]
-        for name, size in compilers.items():
+        for name, size in () if stats.oom_kills else stats.compilers.items():
             # Decays at each run, so that one huge file does not slow down every later build.
             self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from wslgpud.probes.wsl_config import parse
 from wslgpud.probes.wsl_keys import WSLCONFIG, WslFile, WslKey
@@ -20,6 +20,31 @@ _TO_ESCAPE = {"\\": r"\\", '"': r"\"", "\b": r"\b", "\n": r"\n", "\t": r"\t"}
 
 class CannotSet(MessageError):
     """A value cannot be written into this file."""
+
+
+def wanted(settings: Iterable[str], known: Collection[WslFile]) -> dict[WslFile, dict[str, str]]:
+    """Return what ``wsl2.memory=24GB`` and the like want of each file. Raises CannotSet: WSL does not know a key."""
+    found: dict[WslFile, dict[str, str]] = {}
+    for setting in settings:
+        path, equals_sign, value = setting.partition("=")
+        file = next((one for one in known if path.lower() in one.by_path), None)
+        if file is None or not equals_sign:
+            raise CannotSet(
+                "{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB",
+                setting=setting,
+                files=tuple(one.name for one in known),
+            )
+        found.setdefault(file, {})[path] = value
+    return found
+
+
+def accepted(text: str, values: Mapping[str, str], file: WslFile, place: str) -> str:
+    """Return the text with these values like ``changed``. Raises CannotSet: WSL would refuse one."""
+    text = changed(text, values, file)
+    parsed = parse(text, place, file)
+    for refused in (entry for entry in map(parsed.first, values) if entry is not None and entry.state == "refused"):
+        raise CannotSet(refused.warnings[0])
+    return text
 
 
 def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> str:

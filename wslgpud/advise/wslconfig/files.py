@@ -15,7 +15,7 @@ from wslgpud.probes import interop, wsl_config
 from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
-from wslgpud.words import MessageError, say
+from wslgpud.words import MessageError, cause, say
 
 #: size limit; a file with every key and a comment on each has 10 kB
 MAX_BYTES = 1 << 20
@@ -128,6 +128,25 @@ def read(path: str | os.PathLike[str]) -> ConfigText:
         OSError: it cannot be read, is not a regular file, or far larger than any .wslconfig.
     """
     return decoded(safe_files.contents(path, MAX_BYTES, follow=True))
+
+
+def named(
+    host: Host, file: Path | None, declared: WslFile = WSLCONFIG, *, missing: bool = False
+) -> tuple[str, ConfigText]:
+    """Return the path of ``file`` or of the machine's own, and its text; empty where a missing file is allowed.
+
+    Raises:
+        NotFound: there is none, or it cannot be read.
+    """
+    place = str(file) if file is not None else interop.WSL_CONF_PATH if declared is WSL_CONF else find(host)
+    try:
+        return place, read(file or Path(host.path(place)))
+    except FileNotFoundError as error:
+        if missing:
+            return place, ConfigText("")
+        raise NotFound("there is no {path}: every setting is at its default", path=place) from error
+    except OSError as error:
+        raise NotFound("cannot read {path}: {why}", path=place, why=cause(error)) from error
 
 
 def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:

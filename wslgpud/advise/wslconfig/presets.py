@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from wslgpud.words import Message, say, template
+from wslgpud.advise.wslconfig import files
+from wslgpud.host import Host
+from wslgpud.probes.wsl_config import size
+from wslgpud.words import Message, MessageError, say, template
 
 GIB = 1 << 30
 #: memory that Windows, a browser and an editor need without swapping
@@ -62,6 +66,28 @@ class Setting(NamedTuple):
     path: str
     value: str
     why: Message
+
+
+class NoPreset(MessageError):
+    """A preset cannot be scaled; the message names the remedy."""
+
+
+def for_machine(host: Host, name: str, memory: str = "", processors: int = 0) -> list[Setting]:
+    """Return a preset's settings for this machine, asking Windows for the size that is not given. Raises NoPreset."""
+    if name not in PRESETS:
+        raise NoPreset("there is no preset {name}; there are {known}", name=name, known=tuple(PRESETS))
+    ram = size(memory.upper()) if memory else None
+    if memory and (not ram or ram < GIB):  # 64 alone would mean bytes
+        raise NoPreset("--memory {value}: write it like 64GB", value=memory)
+    if not ram or not processors:
+        asked = files.windows_size(host)
+        if asked is None:
+            raise NoPreset(say("Windows' size cannot be queried from here: add --memory 64GB --processors 32"))
+        ram, processors = ram or asked[0], processors or asked[1]
+    containers = None
+    with contextlib.suppress(files.NotFound):
+        containers = files.containers_bytes(host, ram)
+    return settings(PRESETS[name], ram, processors, containers or 0)
 
 
 def settings(preset: Preset, memory_bytes: int, processors: int, containers_bytes: int = 0) -> list[Setting]:

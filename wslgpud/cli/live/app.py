@@ -22,14 +22,15 @@ from textual.filter import LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.console import harmless
 from wslgpud.cli.live.feed import Feed
-from wslgpud.cli.live.series_source import Past, before
+from wslgpud.cli.live.rows import Shown
+from wslgpud.cli.live.screen import Screen as View
+from wslgpud.cli.live.series_source import before
 from wslgpud.cli.live.series_view import History
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.cli.rows import Shown
-from wslgpud.cli.screen import Screen as View
 from wslgpud.client import Unanswered
+from wslgpud.series.past import Past
 from wslgpud.words import MessageError, current, t
 
 #: columns of the smallest terminal, minus border and padding of the help

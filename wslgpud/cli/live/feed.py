@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any
 
+from wslgpud.advise.hints import DriveWatch
+from wslgpud.advise.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
-from wslgpud.cli.live.drive_watch import DriveWatch
-from wslgpud.cli.live_sample import OWN_LOOK, LiveSample, RecentSeries, Values
-from wslgpud.client import DaemonClient, Unanswered, answering
+from wslgpud.client import DaemonClient, Unanswered, answering, read_values
+from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.words import say
+from wslgpud.words import current
 
 if TYPE_CHECKING:
-    from wslgpud.cli.live.own_feed import OwnFeed
-    from wslgpud.cli.live.series_source import Past
+    from wslgpud.series.past import Past
 
 #: time between the two samples needed for rates
 SETTLE_SECONDS = 1.0
-_ESCAPE = re.compile(r"\\(.)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class NotYet(Unanswered):
     """The daemon runs, but has no sample yet; ``document`` is its answer."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        url = document["url"]
-        super().__init__(say("the daemon at {url} has just started and waits for its first sample", url=url))
+        super().__init__("the daemon at {url} has just started and waits for its first sample", url=document["url"])
         self.document = document
 
 
@@ -58,15 +54,54 @@ class DaemonFeed:
 
     def past(self, _: RecentSeries) -> Past:
         """Return the source of history: a daemon has more than the view."""
-        from wslgpud.cli.live.series_source import api_past  # the database only on request
+        from wslgpud.app.catalogue import catalogue
+        from wslgpud.series.past import api_past  # the database only on request
 
-        return api_past(self._daemon)
+        return api_past(self._daemon, catalogue())
 
     def close(self) -> None:
         """Do nothing: there are no resources to close."""
 
 
-Feed: TypeAlias = Union[DaemonFeed, "OwnFeed"]
+class OwnFeed:
+    """Samples the machine itself: needs no daemon, but stores nothing and sends no warnings."""
+
+    def __init__(self, config: Config, host: Host, seen_by: str = OWN_LOOK, database: Path | None = None) -> None:
+        """Prepare the sources; nothing is read yet. ``database`` is that of a daemon, if there is one."""
+        from wslgpud.sampling.pipeline import SamplingPipeline  # the sources and the engine only without a daemon
+
+        self._monitor = SamplingPipeline(config, host)
+        self._seen_by, self._database = seen_by, database
+        self._watch = DriveWatch(host)
+
+    def look(self) -> LiveSample:
+        from wslgpud.serve import status as summary
+        from wslgpud.verdict import blindness, decide, unwatched
+
+        state, _ = self._monitor.tick()
+        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for spec, value, labels in state.snapshot.readings():
+            series = values.setdefault(spec.exposed_name, [])
+            series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
+        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        if self._seen_by == OWN_LOOK:
+            verdict = unwatched(verdict)
+        document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
+        return LiveSample(
+            state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.slow_reader(document)
+        )
+
+    def past(self, trail: RecentSeries) -> Past:
+        """Return the source of history: a database, else ``trail``."""
+        from wslgpud.cli.live.series_source import past_of  # the database only on request
+
+        return past_of(self._database, trail)
+
+    def close(self) -> None:
+        self._monitor.close()
+
+
+Feed = DaemonFeed | OwnFeed
 
 
 def feed_of(
@@ -77,8 +112,6 @@ def feed_of(
     if host_root is None and (running := answering(folders, complain)):
         return DaemonFeed(running[0], here=True)
     settings = loaded(config).config
-    from wslgpud.cli.live.own_feed import OwnFeed  # the sources and the engine only without a daemon
-
     if host_root is not None:
         return OwnFeed(settings, host_at(host_root), "recording")
     # The history of a stopped daemon is useful as well.
@@ -95,15 +128,3 @@ def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
         look = feed.look()
         trail.add(look)
     return look
-
-
-def read_values(known: Mapping[str, float]) -> Values:
-    """Parse the values of ``/api/v1/latest``, whose names are in Prometheus' notation."""
-    values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for name, value in known.items():
-        sample, _, inside = name.partition("{")
-        labels = {
-            key: _ESCAPE.sub(lambda e: "\n" if e[1] == "n" else e[1], text) for key, text in _LABEL.findall(inside)
-        }
-        values.setdefault(sample, []).append((labels, float(value)))
-    return values

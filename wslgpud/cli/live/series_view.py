@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -17,11 +16,8 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from wslgpud.cli.chart import chart
-from wslgpud.cli.history import legend
-from wslgpud.cli.live.series_source import Drawn, Past
-from wslgpud.cli.series import amount
-from wslgpud.colors import TERMINAL_LINES
+from wslgpud.cli.series import drawn as plotted
+from wslgpud.series.past import Drawn, Past
 from wslgpud.words import MessageError, current, t
 
 DAY_SECONDS = 86400
@@ -84,22 +80,15 @@ def history(
     if trouble or drawn is None or not drawn.curves:
         nothing = t("looking ...") if drawn is None else t("nothing was recorded in this time")
         return Group(*head, Text(""), Text(f"  {trouble or nothing}", "yellow" if trouble else "bright_black"))
-    curves = sorted(drawn.curves, key=lambda curve: -max(p[3] for p in curve.points))
-    kind = curves[0].unit, curves[0].rate
-    shown = [curve for curve in curves if (curve.unit, curve.rate) == kind]
-    write = partial(amount, unit=kind[0], rate=kind[1])
+    highest = max(drawn.curves, key=lambda curve: max(p[3] for p in curve.points))
+    shown = [curve for curve in drawn.curves if (curve.unit, curve.rate) == (highest.unit, highest.rate)]
     room, start, step = min(len(shown), max(1, (height - 10) // 3)), end - view.seconds, drawn.step_seconds
-    tall = max(4, height - room - 6)
-    lines = list(chart(shown[: len(TERMINAL_LINES)], start, end, step, write, width=width, height=tall))
-    for line in lines:
-        line.end = "\n"
     facts = {"since_wall": start, "until_wall": end, "step_seconds": step}
     note = t("{since_wall} to {until_wall}, a point every {step_seconds}", **facts)
     more = [t("and {number} more", number=len(shown) - room)] if len(shown) > room else []
     return Group(
         *head,
-        *lines,
-        legend(shown[:room], write),
+        plotted(shown, (start, end), step, (width, max(4, height - room - 6)), room),
         Text(current().listed([note, *more, where]), "bright_black", no_wrap=True, overflow="ellipsis"),
     )
 

@@ -1,6 +1,6 @@
 """The rows of every terminal screen, from the status document, without any decisions.
 
-``status``, ``monitor -o`` and the live view arrange the same rows (``wslgpud.cli.screen``).
+``status``, ``monitor -o`` and the live view arrange the same rows (``wslgpud.cli.live.screen``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.advise.hints import hints
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.cli.chart import bar, spark
 from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
-from wslgpud.cli.hints import hints
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.client import besides
 from wslgpud.colors import TERMINAL_KILLED, TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.risk.levels import BLIND
 from wslgpud.words import TEMPLATES, Fact, current, filled, t, template
 
-SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
 MAX_CGROUPS, MAX_INCIDENTS, MAX_RECENT = 3, 4, 3
@@ -132,23 +132,6 @@ def rule(title: str, width: int, note: str = "") -> Text:
 def ink(level: str) -> str:
     """Return the colour of a level for lines: a background would fill their surroundings."""
     return TERMINAL_LEVELS.get(level, "yellow").removeprefix("bold white on ")
-
-
-def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0) -> str:
-    """Draw a curve's last ``span`` seconds; each character shows the maximum of its time, a gap is blank."""
-    cells: list[float] = [-1.0] * width
-    for mono, value in points:
-        place = width - 1 - int((end - mono) / span * width)
-        if 0 <= place < width:
-            cells[place] = max(value, cells[place], 0.0)
-    return "".join(" " if c < 0 else SPARKS[round(min(1.0, c / top) * (len(SPARKS) - 1))] for c in cells)
-
-
-def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
-    """Draw a share from 0 to 1, followed by a broken line up to its forecast."""
-    full, soon = (round(min(1.0, max(0.0, share)) * width) for share in (used, max(used, ahead)))
-    rest = ("─" * (width - soon), "bright_black")
-    return Text.assemble(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), rest)
 
 
 def known(*templates: str, **facts: Fact | None) -> list[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.host import Host
+from wslgpud.sources.disk import READERS, open_there, windows_points
 from wslgpud.words import MessageLike, all_of, say
 
 WINDOW_SECONDS = 30.0
+#: check interval of open files: a data set does not move
+DRIVES_SECONDS = 10.0
 #: a card below this utilization during a training is waiting for something
 _IDLE_GPU = 0.8
 #: one thread at full speed, and little else
@@ -97,3 +103,22 @@ def _volumes(look: LiveSample, _: RecentSeries) -> Iterator[Hint]:
             if "/mnt/" in place:
                 advice = say("free up {place}: when the Windows drive is full, WSL's disk turns read-only", place=place)
             yield Hint(advice, say("{left_bytes} left", left_bytes=(left, sizes[place])))
+
+
+class DriveWatch:
+    """Checks now and then whether a training has files of a Windows drive open; see the doctor's check."""
+
+    def __init__(self, host: Host) -> None:
+        self._host, self._looked = host, -math.inf
+        self._slow_reader: tuple[str, str] | None = None
+
+    def slow_reader(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the name of that process of a document, and the path; None where there is none."""
+        now = time.monotonic()
+        if now - self._looked >= DRIVES_SECONDS:
+            self._looked = now
+            points = windows_points(self._host)
+            names = {p["pid"]: p["name"] for p in document.get("processes", ()) if READERS & set(p["roles"])}
+            seen = next(open_there(self._host, names, points), None) if points else None
+            self._slow_reader = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
+        return self._slow_reader

@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.advise.live_sample import CurveKey, vram
 from wslgpud.cli.console import table_of
-from wslgpud.cli.live_sample import CurveKey, vram
-from wslgpud.cli.rows import BARS, SORTS, RowContext, ink, known, words
+from wslgpud.cli.live.rows import BARS, SORTS, RowContext, ink, known, words
 from wslgpud.words import TEMPLATES, current, say, says, t, template
 from wslgpud.words.units import size
 

@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
-from wslgpud.cli import rows, rows_machine
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.console import ENDLESS, RichConsole
-from wslgpud.cli.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.cli.rows import RowContext, Shown
+from wslgpud.cli.live import rows, rows_machine
+from wslgpud.cli.live.rows import RowContext, Shown
 from wslgpud.words import t
 from wslgpud.words.units import size
 
@@ -88,34 +88,12 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
 
 def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
     """Draw how a memory filled, and the range of its forecast until it is full."""
-    from wslgpud.cli.chart import chart  # imports the database
-    from wslgpud.series.curves import Curve
-    from wslgpud.store import SeriesRef
+    from wslgpud.cli.chart import chart
+    from wslgpud.series.curves import with_forecast  # imports the database
 
     now, mono = datetime.fromisoformat(view.document["at"]).timestamp(), view.look.mono
-    total, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
-    used = total - forecast["headroom_bytes"]
-    ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
-    span = max(ends[-1], 1.0)
     points = view.trail.points(CurveKey("used", forecast["resource"]))
-    shown = mono - max(span, view.shown.span_seconds)
-    seen = [(now + at - mono, share * total) for at, share in points if at >= shown]
-    start = min([now - span / 4, *(wall for wall, _ in seen)])
-    # At least the time between two samples, else there are only loose dots.
-    step = max((now + span - start) / (2 * view.width), (now - start) / (len(seen) or 1))
-    ahead = [
-        (now + step * n, *(min(total, used + (total - used) * step * n / max(end, step)) for end in reversed(ends)))
-        for n in range(1, int(span / step) + 1)
-    ]
-    curves = [
-        Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in [*seen, (now, used)]]),
-        Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
-    ]
+    seen = [(now + at - mono, share) for at, share in points]
+    curves, start, end, step = with_forecast(forecast, seen, now, view.shown.span_seconds, view.width)
     yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
-    for line in chart(curves, start, now + span, step, _amount, width=view.width, height=height - 2):
-        line.end = ""
-        yield line
-
-
-def _amount(used: float) -> str:
-    return size(used) if used else "0"
+    yield chart(curves, start, end, step, size, width=view.width, height=height - 2)

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from wslgpud.client import Values
 from wslgpud.metrics import PREFIX, SUFFIXES
 
 #: without a sample for this long, or for this many intervals, the state is unknown; as in /-/healthy
 STALE_SECONDS, STALE_INTERVALS = 10.0, 5
 #: who took a sample that no daemon took
 OWN_LOOK = "own look"
-#: Prometheus' sample name -> (labels, value) of each series
-Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
 @dataclass(frozen=True)
