@@ -78,7 +78,7 @@ def test_systemd_hears_ready_once_and_a_heartbeat_at_each_tick(
 
     tick = daemon.loop.pipeline.tick
 
-    def blind() -> Any:
+    def blind(*, watched) -> Any:
         state, changes = tick()
         return replace(state, observation=replace(state.observation, ram=None)), changes
 
@@ -137,7 +137,7 @@ def test_a_sample_with_a_warning_is_written_at_once(
     loop, written = service[0].loop, []
     tick = loop.pipeline.tick
 
-    def forecasting() -> Any:
+    def forecasting(*, watched) -> Any:
         state, _ = tick()
         return replace(state, forecasts=(Forecast("ram", Level.OK, 9, 9), Forecast("gpu0", level, 1, 9))), ()
 

@@ -45,7 +45,7 @@ def test_a_state_has_one_colour_and_spill_stands_in_its_card(stage, look):
     expect(page.locator("#icon")).to_have_attribute("href", "/static/icon-critical.svg")
 
 
-def test_a_full_card_without_an_alarm_has_the_colour_of_the_verdict(stage):
+def test_a_full_card_without_alarm_has_the_colour_of_the_verdict(stage):
     card = GpuSample(0, "GPU-a", "RTX 5070 Ti", 16 * GIB, 16 * GIB, 0)
     snapshot = machine(stage, gpus=[card])
     stage.publish(snapshot, Observation(0.0, gpus=(card,)), [Forecast("gpu0", Level.OK, 0, 16 * GIB)])

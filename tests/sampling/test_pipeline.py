@@ -37,12 +37,12 @@ class Watched:
     def __init__(self, pipeline: SamplingPipeline, clock: SteppingClock) -> None:
         self.pipeline, self.clock = pipeline, clock
 
-    def next_tick(self, *, planned_seconds: float | None = None) -> PipelineState:
+    def next_tick(self, *, planned_seconds: float | None = None, watched: bool = True) -> PipelineState:
         """Let the time until the next tick pass, as planned by the pipeline or, if told, by the test."""
         if planned_seconds is not None:
             self.pipeline.delay_seconds = planned_seconds
         self.clock.now += self.pipeline.delay_seconds
-        return self.pipeline.tick()[0]
+        return self.pipeline.tick(watched=watched)[0]
 
 
 @contextmanager

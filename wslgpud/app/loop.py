@@ -6,6 +6,8 @@ A tick samples the machine, warns, publishes and stores the sample, and notifies
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from wslgpud.serve import Publisher
 from wslgpud.serve.status import TickState, line_of, status
 from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
-from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
+from wslgpud.verdict import NEWS_SECONDS, VerdictMetrics, blindness, decide
 from wslgpud.words import Translator, translator
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: how far back ``status`` looks for changes of level, and how many it lists
 RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
+#: a page asks every second, `wslgpud monitor` likewise; so long after the last question nobody looks
+WATCHED_SECONDS = 10.0
 
 
 class Answers:
@@ -40,9 +44,15 @@ class Answers:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.latest: TickState | None = None
+        self._asked_mono = -math.inf
+
+    def is_watched(self) -> bool:
+        """Return whether a page or a monitor has asked lately."""
+        return time.monotonic() - self._asked_mono < WATCHED_SECONDS
 
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
         """Return the current state as JSON, in a language; never blocks."""
+        self._asked_mono = time.monotonic()
         return status(self.latest, translator(language), recent)
 
     def status(self, language: str) -> dict[str, Any]:
@@ -80,8 +90,19 @@ class Loop:
 
     def tick(self) -> None:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
-        first = self.answers.latest is None
-        state, transitions = self.pipeline.tick()
+        before = self.answers.latest
+        first = before is None
+        watched = before is None or bool(before.incidents) or self.answers.is_watched()
+        state, transitions = self.pipeline.tick(watched=watched)
+        if not state.calm:
+            self._act(state, transitions)
+        self.publisher.publish(state.snapshot)
+        worst = max((f.level for f in state.forecasts), default=Level.OK)
+        self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
+        self._notify(state, first=first)
+
+    def _act(self, state: PipelineState, transitions: Sequence[Transition]) -> None:
+        """Pause, warn and judge: all that can only change when something has moved, or some seconds have passed."""
         # Pause the culprit first, then send the warning: under memory pressure any later step may take seconds.
         self._pause(state)
         self._alert(state, transitions)
@@ -101,10 +122,6 @@ class Loop:
         self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, paused_jobs)
         self._tell_trainings(state, standing)
         self._return_cache(state, standing)
-        self.publisher.publish(state.snapshot)
-        worst = max((f.level for f in state.forecasts), default=Level.OK)
-        self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
-        self._notify(state, verdict, first=first)
 
     def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
         """Tell the companions in trainings (``wslgpud.training``) which of their resources have a warning."""
@@ -163,9 +180,10 @@ class Loop:
                 log.exception(message)
             self._bugs[message] = repr(bug)
 
-    def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
-        if not self.service.enabled:
+    def _notify(self, state: PipelineState, *, first: bool) -> None:
+        if not self.service.enabled or self.answers.latest is None:
             return
+        verdict = self.answers.latest.verdict
         if first:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.

@@ -18,6 +18,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.fullness import card_ends
 from wslgpud.sampling import training_readings
+from wslgpud.sampling.calm import CALM_SECONDS, Scene, is_calm
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.noted_runs import expected, running
 from wslgpud.sampling.observation import observation_of
@@ -67,6 +68,7 @@ class PipelineState:
     """The results of the last tick, for other threads.
 
     ``running`` lists the active runs from their notes; ``locks`` are GPU locks held exclusively by other programs.
+    ``calm``: nothing has moved since the last tick that read everything, and this one did not.
     """
 
     snapshot: Snapshot
@@ -74,6 +76,7 @@ class PipelineState:
     forecasts: tuple[Forecast, ...]
     running: Sequence[Mapping[str, Any]] = ()
     locks: Sequence[LockHolder] = ()
+    calm: bool = False
 
 
 class SamplingPipeline:
@@ -90,6 +93,7 @@ class SamplingPipeline:
         )
         self._engine = RiskEngine(users_known=True)
         self._notes = RunNotes(host)
+        self._noted: Sequence[Noted] = ()
         self._tests = CardsUnderTest(host, config.stress, self._notes)
         self._limiter = CardinalityLimiter()
         self._engine_error = ""
@@ -102,18 +106,24 @@ class SamplingPipeline:
         self._last_full_mono = -math.inf
         #: events that others add to the next tick
         self.told: list[Event] = []
+        self._full_scene = Scene({}, frozenset())
+        self._calm = False
         self.delay_seconds = config.sampling.interval_seconds
 
-    def tick(self) -> tuple[PipelineState, Sequence[Transition]]:
-        """Take one sample and assess it."""
+    def tick(self, *, watched: bool = True) -> tuple[PipelineState, Sequence[Transition]]:
+        """Take one sample and assess it; ``watched``: somebody wants every value, however calm the machine is."""
         now = self.host.clock.mono()
-        # The tick nearest to the ordinary interval is a full one: at 0.8 s, expensive sources would otherwise be read
-        # every 1.6 s, less often than on a calm machine.
-        fast = now - self._last_full_mono + self.delay_seconds / 2 < self._settings.interval_seconds
+        # The tick nearest to its time is a full one: at 0.8 s, expensive sources would otherwise be read every 1.6 s.
+        calm = self._calm and not watched
+        every = max(CALM_SECONDS, self._settings.interval_seconds) if calm else self._settings.interval_seconds
+        fast = now - self._last_full_mono + self.delay_seconds / 2 < every
+        calm = calm and fast
         if not fast:
             self._last_full_mono = now
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
-        notes = self._notes.read()
+        if not calm:
+            self._noted = self._notes.read()
+        notes = self._noted
         observation = observation_of(sampled)
         cards = training_readings.claimed(notes, observation.gpus)
         observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
@@ -121,10 +131,16 @@ class SamplingPipeline:
         self.delay_seconds = self._pace.next_delay(
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
+        scene = Scene.of(observation, assessment.forecasts)
+        self._full_scene = self._full_scene if fast else scene
+        self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not sampled.events
         reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
+        if calm := calm and self._calm:
+            return PipelineState(snapshot, observation, assessment.forecasts, calm=True), assessment.changes
         runs = running(notes, self._notes.trust, self.host.clock.mono(), training_readings.shown(snapshot))
-        return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
+        state = PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held)
+        return state, assessment.changes
 
     def hurry(self) -> None:
         """Take the next sample as soon as possible: the remaining memory can be gone at any moment."""

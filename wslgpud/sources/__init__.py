@@ -33,7 +33,8 @@ class Source(ABC):
     period_seconds: float = 0.0
     #: time limit of a read; beyond it the source is late, and its previous values are not repeated
     deadline_seconds: ClassVar[float] = 0.5
-    #: cheap enough, and needed, for the additional ticks while headroom shrinks
+    #: cheap, and able to end a training within seconds: read at every tick; the others every few seconds while all is
+    #: calm, and not at the additional ticks while headroom shrinks
     fast: ClassVar[bool] = False
 
     def __init__(self, host: Host, config: Config) -> None:

@@ -30,6 +30,7 @@ class ClockSource(Source):
     """
 
     name = "clock"
+    fast = True  # a sleep must be known with the first sample after it
     metrics = (JUMPS, LAST_JUMP)
 
     _offset: float | None = None
