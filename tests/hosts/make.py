@@ -425,7 +425,7 @@ def wsl3_containers() -> Machine:
     return Machine(
         ["https://github.com/microsoft/WSL/discussions/40942", ISSUE + "41438", "https://aka.ms/wslc-settings"],
         {**wsl_machine(KERNEL_6_18), f"{user}/settings.yaml": "session:\n  # memorySize: default\n"},
-        wsl_card(5 * GIB, 3),
+        wsl_card(7 * GIB, 3),
         commands=wsl_commands("3.0.1"),
         disks=WSL_DISKS,
         windows=windows,
