@@ -128,7 +128,7 @@ def test_the_ending_of_the_name_says_what_is_drawn(
 
 
 @pytest.mark.parametrize(("size", "unit"), [(1 << 30, "GiB"), (1 << 20, "MiB")])
-def test_what_was_left_stands_on_an_axis_of_its_unit(
+def test_what_was_used_stands_on_an_axis_of_its_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, unit: str
 ) -> None:
     drawn: list[Any] = []
@@ -139,7 +139,7 @@ def test_what_was_left_stands_on_an_axis_of_its_unit(
     (axes,) = drawn[0].axes
     curve = max(axes.lines, key=lambda line: len(line.get_ydata()))
     assert unit in axes.get_ylabel()
-    assert list(curve.get_ydata()) == list(range(60, 0, -1))
+    assert list(curve.get_ydata()) == list(range(40, 100))
 
 
 def test_the_page_is_self_contained_and_carries_no_markup(tmp_path: Path, panels: list[HeadroomCurve]) -> None:
