@@ -108,9 +108,7 @@ def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> l
     """Return the incidents between two moments and those still open, newest first."""
     changed = grouped(reader.changes(brief=True))
     candidates = (i for i in changed if i.closed_wall is None or i.changed_wall > since_wall)
-    return sorted(
-        (i for i in candidates if i.opened_wall <= until_wall), key=lambda incident: incident.id, reverse=True
-    )
+    return sorted((i for i in candidates if i.opened_wall <= until_wall), key=lambda i: i.id, reverse=True)
 
 
 def _print_list(documents: Sequence[dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from wslgpud.advise.guard.capacity import (
     to_stop,
 )
 from wslgpud.advise.guard.past_runs import PastRuns, load, save
-from wslgpud.advise.guard.usage import Shortage
+from wslgpud.advise.guard.usage import RunStats, Shortage
 
 GIB = 1 << 30
 SIZES = st.integers(0, 64 * GIB)
@@ -118,8 +118,8 @@ def test_shortage_is_little_left_or_a_fall_that_ends_soon():
 
 def test_what_was_learned_is_kept_and_a_corrupt_file_is_ignored(tmp_path):
     ledger = PastRuns()
-    ledger.learn("make", {"compiler_bytes": GIB}, {"cc1plus": GIB})
-    ledger.learn("make", {"compiler_bytes": GIB // 2}, {"cc1plus": GIB // 2})
+    ledger.learn("make", RunStats(compilers={"cc1plus": GIB}), None)
+    ledger.learn("make", RunStats(compilers={"cc1plus": GIB // 2}), None)
     save(tmp_path / "new", ledger)
 
     known = load(tmp_path / "new")

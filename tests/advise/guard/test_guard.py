@@ -279,7 +279,7 @@ def test_a_program_keeps_its_terminal_with_a_live_line_below(tmp_path):
     os.close(master)
 
     assert b"terminal\r\n" in said
-    assert re.search(rb"\[guard\] \d+ s of 50 s", said)
+    assert re.search(rb"\[guard\] 0:00:\d\d of 0:00:50", said)
     assert b"\r\x1b[2Kend\r\n" in said
 
 

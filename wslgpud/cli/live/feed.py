@@ -87,9 +87,8 @@ class OwnFeed:
         if self._seen_by == OWN_LOOK:
             verdict = unwatched(verdict)
         document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
-        return LiveSample(
-            state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.slow_reader(document)
-        )
+        on_windows = self._watch.slow_reader(document)
+        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=on_windows)
 
     def past(self, trail: RecentSeries) -> Past:
         """Return the source of history: a database, else ``trail``."""

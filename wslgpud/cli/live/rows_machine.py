@@ -162,10 +162,8 @@ def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
     texts = [*["<" + t("role")] * wide, "~" + t("program")]
     table = table_of("<", *(">" + heading for heading in figures), *texts, gap=1, style="bright_black")
     for row in rows:
-        named, program = (
-            row["pid"] == view.document["verdict"].get("pid"),
-            Text(row["program"], no_wrap=True, overflow="ellipsis"),
-        )
+        named = row["pid"] == view.document["verdict"].get("pid")
+        program = Text(row["program"], no_wrap=True, overflow="ellipsis")
         swapped = [size(row["swap_bytes"]) if row["swap_bytes"] else ""] * wide
         held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
         grown = [_growth(row["vram growth"])] * grows
