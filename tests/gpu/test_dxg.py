@@ -20,7 +20,7 @@ class Clock:
 
 
 def reader_of(kernel: Kernel, clock: Clock | None = None) -> DxgReader:
-    return DxgReader(lambda: DxgDevice("/dev/null", kernel.ioctl), clock or Clock())
+    return DxgReader(1.0, lambda: DxgDevice("/dev/null", kernel.ioctl), clock or Clock())
 
 
 def test_each_listed_process_is_read_with_what_it_holds():
@@ -67,7 +67,7 @@ def test_a_kernel_without_statistics_names_that_call():
 
 def test_a_device_that_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(DxgFailed) as failed:
-        DxgReader(lambda: DxgDevice(str(tmp_path / "dxg"))).read()
+        DxgReader(1.0, lambda: DxgDevice(str(tmp_path / "dxg"))).read()
     assert (failed.value.call, failed.value.error) == ("open", "ENOENT")
 
 
@@ -96,7 +96,7 @@ def test_an_adapter_that_has_gone_answers_nothing_but_zeros():
 
 def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
-    patient = PatientDxgReader(reader_of(kernel).read)
+    patient = PatientDxgReader(1.0, reader_of(kernel).read)
     assert [patient.ask(), patient.ask()] == [{"failed": ["ioctl", "HANGS"]}] * 2
     asked = len(kernel.calls)
     kernel.hang.set()

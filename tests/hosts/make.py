@@ -136,7 +136,8 @@ def two_programs(answer: dict[str, Any], release: str) -> Machine:
     """Two programs hold a card, and much of RAM is pinned; ``answer`` is what /dev/dxg says of them."""
     trained, links = training(9309, 6 * GIB)
     served = process(9400, "python3", 2 * GIB, "/usr/bin/python3 serve.py")
-    tgid = {f"/proc/{pid}/status": f"Tgid:\t{of}\n" for pid, of in {9309: 9309, 9321: 9309, 9400: 9400}.items()}
+    before = "Name:\tpython3\nUmask:\t0022\nState:\tS (sleeping)\n"
+    tgid = {f"/proc/{at}/status": f"{before}Tgid:\t{of}\n" for at, of in {9309: 9309, 9321: 9309, 9400: 9400}.items()}
     # what of the others is kept: no process has a number twice
     status = {path: text + trained.get(path, "") + served.get(path, "") for path, text in tgid.items()}
     card = wsl_card(15200 * MIB, 97, 9309)

@@ -58,10 +58,9 @@ INCLUDE_COMPUTE_ONLY = 1
 ADAPTER_ADDRESS = 6  # KMTQAITYPE_ADAPTERADDRESS: PCI bus, device, function
 
 MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES, MAX_TRIED = 64, 32, 4096, 16
-#: Processes beyond those that are answered in this time are left out.
-MAX_SECONDS = 0.2
-#: No answer within this time is none; less than the shortest ``sampling.gpu_timeout_seconds``.
-PATIENCE_SECONDS = 0.3
+#: Shares of the time limit of the whole probe: after the first, what is known of the processes so far is the answer,
+#: and after the second there is none.
+ENOUGH_RATIO, PATIENCE_RATIO = 0.2, 0.4
 #: Adapters are looked up again after this long: the driver's restart changes their LUIDs.
 ADAPTERS_SECONDS = 600.0
 #: What has failed is tried again after this long; for one process after the other.
@@ -171,8 +170,14 @@ def _name(error: OSError) -> str:
 class DxgReader:
     """Reads who holds how much of each adapter, for one thread at a time."""
 
-    def __init__(self, device: Callable[[], DxgDevice] = DxgDevice, mono: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit_seconds: float,
+        device: Callable[[], DxgDevice] = DxgDevice,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._open, self._mono = device, mono
+        self._enough_seconds = ENOUGH_RATIO * limit_seconds
         self._device: DxgDevice | None = None
         self._adapters: list[DxgAdapter] = []
         self._adapters_due = self._not_before = float("-inf")
@@ -199,26 +204,27 @@ class DxgReader:
                 self._adapters, self._adapters_due = self._device.adapters(), now + ADAPTERS_SECONDS
                 for adapter in self._adapters:
                     adapter.vram_bytes = self._device.vram_bytes(adapter.luid)
-            return [self._of(self._device, adapter, now) for adapter in self._adapters]
+            until = self._mono() + self._enough_seconds
+            return [self._of(self._device, adapter, until) for adapter in self._adapters]
         except DxgFailed as failed:
             self._failed, self._adapters_due = failed, float("-inf")
             self._not_before = float("inf") if failed.error == "ENOTTY" else now + RETRY_SECONDS
             raise
 
-    def _of(self, device: DxgDevice, adapter: DxgAdapter, now: float) -> dict[str, Any]:
+    def _of(self, device: DxgDevice, adapter: DxgAdapter, until: float) -> dict[str, Any]:
         luid, rows = adapter.luid, []
         for pid in device.processes(luid):
             if pid in (0, os.getpid()):
                 continue
             rows.append([pid, 0, 0, 0, 0])
-            if pid in self._refused or self._mono() - now > MAX_SECONDS:
+            if pid in self._refused or self._mono() > until:
                 continue
             try:
                 rows[-1] = [pid, *device.group(luid, LOCAL, pid)]
             except DxgFailed as failed:
                 if failed.error != "EINVAL":
                     raise
-                self._refused[pid] = now + REFUSED_SECONDS  # it has probably just ended
+                self._refused[pid] = self._mono() + REFUSED_SECONDS  # it has probably just ended
         return {
             "luid": f"0x{luid[1]:x}_0x{luid[0]:x}",
             "vram_bytes": adapter.vram_bytes,
@@ -234,8 +240,9 @@ class PatientDxgReader:
     ``seconds`` is how long the last answer took.
     """
 
-    def __init__(self, read: Callable[[], list[dict[str, Any]]]) -> None:
-        self._read = read
+    def __init__(self, limit_seconds: float, read: Callable[[], list[dict[str, Any]]] | None = None) -> None:
+        self._read = read or DxgReader(limit_seconds).read
+        self._patience_seconds = PATIENCE_RATIO * limit_seconds
         self._thread: threading.Thread | None = None
         self._answer: dict[str, Any] = {}
         self.seconds = 0.0
@@ -245,7 +252,7 @@ class PatientDxgReader:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="dxg", daemon=True)
             self._thread.start()
-            self._thread.join(PATIENCE_SECONDS)
+            self._thread.join(self._patience_seconds)
         return {"failed": HANGS} if self._thread.is_alive() else self._answer
 
     def _run(self) -> None:

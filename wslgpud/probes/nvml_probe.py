@@ -252,8 +252,8 @@ class Session:
 class WindowsVram:
     """Asks Windows for the VRAM of each process, as often as it is worth its price."""
 
-    def __init__(self) -> None:
-        self._reader = dxg.PatientDxgReader(dxg.DxgReader().read)
+    def __init__(self, limit_seconds: float) -> None:
+        self._reader = dxg.PatientDxgReader(limit_seconds)
         self._due = float("-inf")
         #: bytes in use, and in all, of each card when it last answered
         self._asked: dict[str, tuple[int, int]] = {}
@@ -285,11 +285,11 @@ def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:
     return Recorded(recording) if recording else NvmlLibrary(library)
 
 
-def serve(library: str, recording: str, requests: int, answers: int) -> None:
-    """Answer requests until they end or NVML cannot be used."""
+def serve(library: str, recording: str, limit_seconds: float, requests: int, answers: int) -> None:
+    """Answer requests until they end or NVML cannot be used; each within ``limit_seconds``, or we are killed."""
     session: Session | None = None
     backend: NvmlLibrary | Recorded | None = None
-    windows_vram = WindowsVram()
+    windows_vram = WindowsVram(limit_seconds)
     while request := os.read(requests, 1 << 16):  # a request is one short line, and the next is sent after our answer
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         reply: dict[str, Any]
@@ -320,7 +320,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    options = {"--library": "", "--recording": ""}
+    options = {"--library": "", "--recording": "", "--limit": "1"}
     rest = iter(arguments)
     for word in rest:  # argparse would cost the resident child more than a MiB
         if word in options:
@@ -331,7 +331,7 @@ def main(arguments: list[str]) -> int:
     # NVIDIA's library may print; its output must not mix with our answers.
     answers = os.dup(1)
     os.dup2(2, 1)
-    serve(options["--library"], options["--recording"], 0, answers)
+    serve(options["--library"], options["--recording"], float(options["--limit"]), 0, answers)
     return 0
 
 

@@ -17,6 +17,8 @@ from wslgpud.probes.nvml_backend import Failed, written
 from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY
 from wslgpud.probes.nvml_probe import Session, open_backend
 
+_DXG_SECONDS = 10.0
+
 
 def main() -> int:
     """Print a recording of this machine; return the exit status."""
@@ -50,7 +52,7 @@ def capture(session: Session) -> dict[str, Any]:
     if not Path(dxg.DEVICE).exists():
         return {"system": system, "gpus": gpus}
     # No name is in it, and LUIDs are new at every start of Windows.
-    answer = dxg.PatientDxgReader(dxg.DxgReader().read).ask()
+    answer = dxg.PatientDxgReader(_DXG_SECONDS).ask()
     tried = [] if answer.get("failed") == dxg.HANGS else dxg.try_each()
     return {"system": system, "gpus": gpus, "dxg": answer, "dxg_tried": tried}
 

@@ -236,7 +236,7 @@ class GpuSource(Source):
         limit = self.config.sampling.gpu_timeout_seconds
         return Supervisor(
             say("NVML probe"),
-            python_command("wslgpud.probes.nvml_probe", *arguments),
+            python_command("wslgpud.probes.nvml_probe", *arguments, "--limit", f"{limit:g}"),
             timeout_seconds=limit,
             # Loading the library and waking a sleeping card takes seconds.
             start_timeout_seconds=max(4 * limit, 10),

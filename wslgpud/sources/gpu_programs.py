@@ -8,7 +8,7 @@ from typing import Any
 from wslgpud.host import Host
 from wslgpud.model import GpuProcess
 from wslgpud.security.redaction import named
-from wslgpud.sources import parse_uint, table
+from wslgpud.sources import parse_uint
 from wslgpud.sources.driver_names import DriverNames
 from wslgpud.sources.process_turns import parse_stat
 from wslgpud.sources.vram_by_process import MeasuredVram
@@ -48,7 +48,8 @@ class GpuPrograms:
 
     def process_of(self, number: int) -> int | None:
         """Return the process of a PID or thread ID in our namespace, None where there is none."""
-        return parse_uint(table(self._host.read_optional(f"/proc/{number}/status")).get("Tgid"))
+        lines = self._host.read_optional(f"/proc/{number}/status").splitlines()
+        return next((parse_uint(line.partition(":")[2].strip()) for line in lines if line.startswith("Tgid:")), None)
 
     def _who(self, pid: int) -> tuple[bool, str]:
         """Return whether ``pid`` in our namespace is the process that the driver means, and its best name."""
