@@ -205,7 +205,7 @@ class TestGuard:
 
         assert english_in(said.replace("[guard]", "").replace(str(tmp_path), "")) == []
         assert "内存峰值 9.0 GiB" in said
-        assert "1 小时 01 分" in said
+        assert "1:01:40 后" in said
 
     def test_the_line_below_while_it_runs(self) -> None:
         vram = VramWatch(Host(), Config())
@@ -215,7 +215,7 @@ class TestGuard:
         line = guard._line(RunStats(seconds=75.0, peak_bytes=GIB), MemoryLeft(3 * GIB, 9 * GIB), run, vram)
 
         assert english_in(line.removeprefix("[guard]")) == []
-        assert "1 分 15 秒 / 1 小时 00 分" in line
+        assert "0:01:15 / 1:00:00" in line
 
 
 def replace_account(account: RunStats) -> RunStats:
