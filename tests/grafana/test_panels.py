@@ -44,7 +44,11 @@ NO_ECC = {("wslgpud-stress", "Last complete run", "A"): "these runs count no ECC
 CONSUMER = {("wslgpud-gpu", "Health", ref): "a consumer card has none: no tile" for ref in "BCDEG"} | NO_ECC
 #: of single machines
 ALONE = {
-    "wsl2-vram-full": CONSUMER,
+    "wsl2-vram-full": {
+        ("wslgpud-overview", "Windows memory", "C"): "no container of WSL runs on this machine",
+        ("wslgpud-overview", "VRAM of Windows' programs", "A"): "it was recorded before Windows was asked for them",
+    }
+    | CONSUMER,
     "two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"} | CONSUMER,
     "h200-training": {("wslgpud-gpu", "Health", "A"): "it has no fan: no tile"} | NO_ECC,
 }
@@ -53,6 +57,7 @@ WINDOWS = {
     ("wslgpud-overview", "Windows memory", ""): NO_WINDOWS,
     ("wslgpud-overview", "Windows memory left", ""): NO_WINDOWS,
     ("wslgpud-overview", "VRAM as Windows sees it", ""): NO_WINDOWS,
+    ("wslgpud-overview", "VRAM of Windows' programs", ""): NO_WINDOWS,
 }
 EMPTY_WITHOUT_GPU = STILL | {
     ("wslgpud-gpu", "", ""): NO_GPU,
