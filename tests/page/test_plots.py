@@ -23,7 +23,7 @@ COMMANDS = {
 #: what each draws on a terminal; of `true` nothing is known unless the machine is slow
 DRAWN = {
     "history": r"[\u2801-\u28ff]{5}",
-    "incidents": "█{5}",
+    "incidents": r"[\u2801-\u28ff]{3}",
     "stress history": r"[\u2801-\u28ff]{3}",
     "replay": "▁.*█",
     "sweep": "n/a|not seen|━{5}",

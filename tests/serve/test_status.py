@@ -55,7 +55,7 @@ def test_the_verdict_is_worded_in_the_requested_language() -> None:
     growing = replace(growing, who="train.py")
     english, chinese = document(growing)["verdict"], document(growing, language="zh")["verdict"]
 
-    assert english["headline"] == "RAM full in about 40 s: train.py +572 MiB/min, 1.0 of 16 GiB left"
+    assert english["headline"] == "RAM full in about 40 s: train.py +9.5 MiB/s, 1.0 of 16 GiB left"
     assert "train.py" in chinese["headline"]
     assert "full" not in chinese["headline"]
     assert english["message"] == chinese["message"]

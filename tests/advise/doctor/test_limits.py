@@ -38,7 +38,7 @@ def mounts(*lines: str) -> dict[str, str]:
 NO_SWAP = meminfo(MemTotal=32 * MIB, SwapTotal=0)
 SMALL = meminfo(MemTotal=15 * MIB - 1, MemAvailable=MIB)
 IDLE = "WSL stops this distro {} after its last terminal closes"
-KEEPS = "# in .wslconfig; or: wslgpud wslconfig apply training"
+KEEPS = "or: wslgpud wslconfig apply training"
 
 
 @pytest.mark.parametrize(
