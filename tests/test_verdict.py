@@ -142,6 +142,14 @@ def test_a_kill_that_no_warning_could_precede_is_told_as_well():
     assert decide([killed], [], [refused]).subject == ""
 
 
+def test_ram_that_is_full_is_not_fine_because_swap_is_left():
+    swapping = Forecast("ram", Level.OK, 7 * GIB + 4096, 12 * GIB, swap_free_bytes=7 * GIB)
+    verdict = decide([swapping], [])
+
+    assert (verdict.level, str(verdict.message)) == (Level.INFO, "RAM is full; 7.0 GiB of swap left")
+    assert decide([replace(swapping, headroom_bytes=8 * GIB)], []).level == Level.OK
+
+
 def test_a_calm_verdict_lists_as_many_resources_as_fit_the_line():
     card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
     verdict = decide([ROOMY, card], [])

@@ -20,7 +20,6 @@ NOTHING_SAID = Message("")
 #: needs a default_factory in dataclasses: not hashable before Python 3.12
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-
 #: events whose text is a line of the kernel log: programs can influence it, so it is never used as a template
 _QUOTED = frozenset({"nvidia_xid", "dxg_error", "vmbus_starved", "disk_error"})
 
@@ -251,6 +250,8 @@ class Forecast:
     expected_peak_bytes: int | None = None
     spilled_bytes: int | None = None
     in_windows: MessageLike = ""  # its programs on a card
+    steps_alike: bool = False  # the last two were as large as the next
+    swap_free_bytes: int | None = None  # part of the headroom
 
 
 #: the rule of the risk engine; all others are in ``alerts/rules.py``

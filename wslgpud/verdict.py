@@ -229,6 +229,11 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
     full = next(filter(forecast_messages.is_full, scarce), None)
     if full is not None:
         return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
+    swapping = next(filter(forecast_messages.is_swapping, forecasts), None)
+    if swapping is not None:
+        message = say("RAM is full; {swap_bytes} of swap left", swap_bytes=swapping.swap_free_bytes or 0)
+        advice = say("What is in swap is slow: stop what is not needed, or give more RAM (memory= in .wslconfig).")
+        return Verdict(Level.INFO, message, advice, swapping.resource, "swapping")
     return Verdict(Level.OK, _fine(forecasts))
 
 

@@ -125,7 +125,7 @@ def test_ram_includes_swap_and_what_a_host_took_back() -> None:
     plain, roomy = ram_room(Observation(t=0, ram=ram)), ram_room(Observation(t=0, ram=ram, swap=swap), 130)
 
     assert plain == Room("ram", "ram", 40, 100)
-    assert roomy == Room("ram", "ram", 60, 180, swap=True)
+    assert roomy == Room("ram", "ram", 60, 180, swap=True, swap_free=20)
     assert ram_room(Observation(t=0, ram=ram, swap=SwapState(0, 0))) == plain
     assert ram_room(Observation(t=0, ram=RamState(0, 0))) is None
     assert ram_room(Observation(t=0)) is None

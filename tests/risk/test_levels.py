@@ -19,8 +19,8 @@ OK, INFO, WARNING, CRITICAL, EMERGENCY = Level
 @pytest.mark.parametrize(
     ("eta", "share"),
     [
-        *[(0.0, 0.275), (8.0, 0.275), (12.0, 0.2675), (16.0, 0.26), (23.0, 0.25), (30.0, 0.24), (45.0, 0.2275)],
-        *[(60.0, 0.215), (900.0, 0.215), (901.0, 0.1), (3600.0, 0.1), (3601.0, 0.0)],
+        *[(0.0, 0.275), (8.0, 0.275), (12.0, 0.2675), (16.0, 0.26), (23.0, 0.2425), (30.0, 0.225), (45.0, 0.2175)],
+        *[(60.0, 0.21), (900.0, 0.21), (901.0, 0.1), (3600.0, 0.1), (3601.0, 0.0)],
     ],
 )
 def test_the_headroom_growth_needs_falls_with_its_time_left(eta: float, share: float) -> None:
@@ -28,7 +28,7 @@ def test_the_headroom_growth_needs_falls_with_its_time_left(eta: float, share: f
 
 
 def growth(eta: float, probability: float = 0.9, *, rate: float = 0.0, pace: float = 1.0) -> Danger:
-    return Danger("growth", probability, eta, 100.0, eta, rate=rate, pace=pace)
+    return Danger("growth", probability, eta, 100.0, eta, eta / pace, rate=rate, pace=pace)
 
 
 def steps(eta: float, next_step: float, last_step: float, probability: float = 0.7) -> Danger:
@@ -84,9 +84,9 @@ def test_faster_growth_turns_critical_closer_to_the_limit() -> None:
 def test_what_will_be_lost_before_the_next_sample_counts_as_lost() -> None:
     losing = growth(60, rate=0.01)
 
-    assert level_for(losing, 0.234, 2.0, S) == WARNING
-    assert level_for(losing, 0.236, 2.0, S) == INFO
-    assert level_for(steps(60.0, 0.2, 0.2), 0.216, 2.0, S) == INFO, "between two steps nothing is lost"
+    assert level_for(losing, 0.229, 2.0, S) == WARNING
+    assert level_for(losing, 0.231, 2.0, S) == INFO
+    assert level_for(steps(60.0, 0.2, 0.2), 0.211, 2.0, S) == INFO, "between two steps nothing is lost"
 
 
 def test_a_card_is_warned_of_growth_within_seconds_earlier() -> None:
@@ -98,10 +98,17 @@ def test_a_card_is_warned_of_growth_within_seconds_earlier() -> None:
 def test_ram_which_refuses_late_gets_later_warnings() -> None:
     ram = CARD.of("ram")
 
-    assert [level_for(growth(60.0, 0.5), share, 0.0, ram) for share in (0.1999, 0.2001)] == [WARNING, INFO]
-    assert [level_for(growth(60.0, 0.5), share, 0.0, S) for share in (0.2149, 0.2151)] == [WARNING, INFO]
+    assert [level_for(growth(60.0, 0.5), share, 0.0, ram) for share in (0.1949, 0.1951)] == [WARNING, INFO]
+    assert [level_for(growth(60.0, 0.5), share, 0.0, S) for share in (0.2099, 0.2101)] == [WARNING, INFO]
     assert [level_for(growth(7.0, 0.6), share, 0.0, ram) for share in (0.1499, 0.1501)] == [CRITICAL, WARNING]
-    assert [level_for(growth(7.0, 0.6), share, 0.0, S) for share in (0.2749, 0.2751)] == [CRITICAL, INFO]
+    assert [level_for(growth(7.0, 0.6), share, 0.0, S) for share in (0.2499, 0.2501)] == [CRITICAL, WARNING]
+
+
+def test_two_rates_must_agree_that_seconds_are_left() -> None:
+    slower, faster = growth(6.0, pace=0.7), growth(8.0, pace=1.5)
+
+    assert level_for(slower, 0.2, 0.0, S) == WARNING
+    assert [level_for(faster, share, 0.0, S) for share in (0.2749, 0.2751)] == [CRITICAL, INFO]
 
 
 def held(machine: Hysteresis, share: float, want: Level = OK, *, period: float = 0.0, start: int = 1) -> int:

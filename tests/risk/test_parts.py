@@ -213,7 +213,7 @@ def test_less_time_means_an_earlier_warning():
 
 
 def growth(eta, probability=0.9):
-    return Danger("growth", probability, eta, 100.0, early_seconds=eta, rate=0.1 / eta)
+    return Danger("growth", probability, eta, 100.0, early_seconds=eta, now_seconds=eta, rate=0.1 / eta)
 
 
 def test_the_worse_the_danger_the_higher_the_level():
@@ -231,7 +231,7 @@ def test_a_load_of_a_few_seconds_is_critical_only_near_the_limit():
 
 
 def test_memory_likely_to_run_out_within_seconds_is_critical():
-    assert level_for(growth(8, 0.6), 0.27, 0.0, S) == Level.CRITICAL
+    assert level_for(growth(8, 0.6), 0.25, 0.0, S) == Level.CRITICAL
     assert level_for(growth(9, 0.6), 0.2, 0.0, S) == Level.WARNING
     assert level_for(growth(8, 0.59), 0.2, 0.0, S) == Level.WARNING
     assert level_for(growth(8)._replace(pace=0.4), 0.2, 0.0, S) == Level.WARNING

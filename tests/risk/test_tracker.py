@@ -224,7 +224,7 @@ def test_on_a_card_or_with_rare_samples_warnings_come_earlier() -> None:
     ]
 
 
-@pytest.mark.parametrize(("every", "left"), [(0.5, 0.214), (2.5, 0.218), (5.5, 0.224), (20.0, 0.224)])
+@pytest.mark.parametrize(("every", "left"), [(0.5, 0.209), (2.5, 0.213), (5.5, 0.219), (20.0, 0.219)])
 def test_loss_until_the_next_sample_counts_for_5_seconds_at_most(every: float, left: float) -> None:
     def level(end: float) -> Level:
         tracker = Tracker(RiskSettings(), SIZE)

@@ -198,7 +198,7 @@ def test_a_lost_job_comes_first_until_somebody_has_seen_it(tmp_path: Path) -> No
         at = translator("en").fact("_clock", START_WALL + tale.moments["killed"].second + 1)
         assert (said["level"], said["state"]) == ("ok", "killed")
         assert said["headline"].startswith("Memory is fine: ")
-        assert said["lost"]["headline"] == f"{TRAIN} was killed at {at}, warned 36 s before"
+        assert said["lost"]["headline"] == f"{TRAIN} was killed at {at}, warned 34 s before"
         number = said["lost"]["incident"]
         done = surfaces.command(telling, "en", "alerts", "ack", str(number), "--state", str(telling.state))
         assert done.exit_code == 0, done.output
@@ -328,7 +328,7 @@ def test_the_report_of_an_incident_tells_it_from_start_to_end(code: str, ended: 
     state = ("--state", str(telling.state))
     screen = surfaces.command(telling, code, "incidents", str(number), *state, columns=100).output
 
-    outcome = {"en": r"killed {}, warned 36 s before", "zh": r"{} 被终止，提前 36 秒告警"}[code]
+    outcome = {"en": r"killed {}, warned 34 s before", "zh": r"{} 被终止，提前 34 秒告警"}[code]
     assert re.fullmatch(outcome.format(r"\d\d:\d\d:\d\d"), report["outcome"])
     assert report["outcome"] in screen
     assert report["headline"] in screen

@@ -82,8 +82,8 @@ SCENARIOS = [
     Scenario("stages_kept", 110, 768, swap_mib=768),
     Scenario("forgotten_results", 120, 768, swap_mib=768),
     Scenario("swapped_then_hot", 110, 768, swap_mib=512),
-    Scenario("files_in_shm", 120, 512),
-    Scenario("names_sought", 100, 512),
+    Scenario("files_in_shm", 260, 512),
+    Scenario("names_sought", 140, 512),
     Scenario("names_sought_then_leak", 140, 512),
 ]
 

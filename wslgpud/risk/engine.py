@@ -306,6 +306,8 @@ class RiskEngine:
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
             spilled_bytes=reported.spilled_bytes or None if reported else None,
+            steps_alike=reported is not None and reported.alike,
+            swap_free_bytes=room.swap_free,
             in_windows=windows_programs(room.gpu.in_windows) if reported and room.gpu else "",
         )
 

@@ -11,6 +11,7 @@ from typing import Final
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
+from wslgpud.risk.probability import EVEN, SURE
 from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, MessageLike, filled, say, sentences
 
 #: shares of a capacity left: an alarm is over, nearly full, full
@@ -76,7 +77,8 @@ def outlook(forecast: Forecast) -> Message:
     if cause in ENDINGS and (rate is None or calm or rate < 0):
         return Message(TEMPLATES["ended"][cause], {"ago_seconds": round(forecast.window_seconds or 0.0, 1)})
     if cause in _COUNTDOWN and eta is not None and forecast.level >= Level.WARNING:
-        return say("~{eta_seconds} left", eta_seconds=round(eta, 1))
+        another = say("no room for another {step_bytes}", step_bytes=forecast.next_step_bytes or 0)
+        return another if _blocks(forecast) else say("~{eta_seconds} left", eta_seconds=round(eta, 1))
     # While it pauses, the mean of the last minute still grows.
     steady = rate is not None and (calm or _first_line(forecast) == "paused")
     return say("steady") if steady else _growing(forecast, rate)
@@ -95,9 +97,14 @@ def evidence(forecast: Forecast) -> tuple[Message, ...]:
     likely = {horizon: p for horizon, p in forecast.probabilities.items() if p >= 0.05}
     if not likely or forecast.level == Level.OK:
         return _why(forecast)
-    horizon = min(likely, key=lambda h: (likely[h] < 0.5, h))
-    odds: dict[str, Fact] = {"within_seconds": horizon, "chance_ratio": round(likely[horizon], 3)}
-    return *_why(forecast), say("Probability that it runs out within {within_seconds}: {chance_ratio}.", **odds)
+    horizon = min(likely, key=lambda h: (likely[h] < SURE, likely[h] < EVEN, h))
+    chance = likely[horizon]
+    odds: dict[str, Fact] = {"within_seconds": horizon}
+    if chance >= SURE:
+        odds["chance_ratio"] = round(chance, 3)
+        return *_why(forecast), say("Probability that it runs out within {within_seconds}: {chance_ratio}.", **odds)
+    even = say("It is about as likely as not to run out within {within_seconds}.", **odds)
+    return *_why(forecast), even if chance >= EVEN else say("Most of what looks like this stops by itself.")
 
 
 def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Message:
@@ -112,6 +119,12 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
 def reason(forecast: Forecast) -> MessageLike:
     """Return evidence and advice in one message; empty where nothing is wrong."""
     return sentences([*_why(forecast), advice(forecast)])
+
+
+def is_swapping(forecast: Forecast) -> bool:
+    """Return whether RAM itself is used up and only swap is left."""
+    ram = forecast.headroom_bytes - (forecast.swap_free_bytes or 0)
+    return forecast.swap_free_bytes is not None and not is_full(forecast) and ram <= FULL * forecast.capacity_bytes
 
 
 def is_full(forecast: Forecast) -> bool:
@@ -131,10 +144,17 @@ def _first_line(forecast: Forecast) -> str:
         ("full", share <= FULL or cause == "full"),
         (cause, not counted and cause in _FIRST_LINES),
         ("growing", counted and forecast.level < Level.WARNING),
+        ("block", _blocks(forecast)),
         ("growth", counted and forecast.eta_seconds is not None),
         ("nearly full", share < NEARLY_FULL),
     )
     return next((line for line, holds in lines if holds), "low")
+
+
+def _blocks(forecast: Forecast) -> bool:
+    """Return whether a card fills in blocks of one size, and another one does not fit; when it comes is a guess."""
+    too_large = (forecast.next_step_bytes or 0) >= forecast.headroom_bytes
+    return forecast.cause == "steps" and forecast.resource.startswith("gpu") and forecast.steps_alike and too_large
 
 
 def _share(forecast: Forecast) -> float:

@@ -37,6 +37,7 @@ class Room(NamedTuple):
     swap: bool = False  # includes swap, so growth slows down before the end
     gpu: GpuSample | None = None
     limit_hits: int | None = None  # how often a cgroup hit its limit
+    swap_free: int | None = None  # bytes of the headroom that are swap
 
     @property
     def share(self) -> float:
@@ -79,7 +80,7 @@ def ram_room(observation: Observation, total: int = 0) -> Room | None:
     free, more = (swap.free, swap.total) if swap is not None else (0, 0)
     capacity = max(total, ram.total) + more
     headroom = max(0, ram.available + free + (ram.compressible or 0))
-    return Room("ram", "ram", min(headroom, capacity), capacity, more > 0)
+    return Room("ram", "ram", min(headroom, capacity), capacity, more > 0, swap_free=free if more else None)
 
 
 def windows_room(observation: Observation) -> Room | None:

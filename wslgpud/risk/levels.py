@@ -48,11 +48,13 @@ class Danger(NamedTuple):
     eta_seconds: float  # the middle estimate
     window_seconds: float  # duration of the evidence
     early_seconds: float = math.inf  # the shortest estimate of any scale
+    now_seconds: float = math.inf  # the estimate by the last seconds of a growth
     still_seconds: float = 0.0  # longest pause after which it may still continue
     rate: float = 0.0
     pace: float = 1.0  # how fast it goes now against its mean
     next_step: float = 0.0  # of a staircase
     last_step: float = 0.0
+    alike: bool = False  # the last two steps were about as large as the next
     spilled_bytes: int = 0  # in Windows' RAM because the card is full
     belief: float = 1.0  # the part of the probability that earlier harmless peaks have left
 
@@ -96,9 +98,12 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings) 
 
 
 def _within_seconds(danger: Danger, share: float, s: RiskSettings) -> bool:
-    """Return whether exhaustion is almost certain and a matter of seconds."""
-    near = share <= (s.growth_act_headroom if danger.cause == "growth" else s.act_headroom)
-    return near and danger.probability >= s.act_probability and danger.eta_seconds <= s.act_seconds
+    """Return whether exhaustion is almost certain and a matter of seconds, by the mean rate and that of now."""
+    near, eta = s.act_headroom, danger.eta_seconds
+    if danger.cause == "growth":
+        near = s.faster_act_headroom if danger.now_seconds <= s.faster * eta else s.growth_act_headroom
+        eta = max(eta, danger.now_seconds)
+    return share <= near and danger.probability >= s.act_probability and eta <= s.act_seconds
 
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:

@@ -16,7 +16,7 @@ class RiskSettings:
     warn_probability: float = 0.40
     #: (seconds to exhaustion, share of headroom) below which a growth causes a warning, linear in between: above it a
     #: growth is no problem yet, but one over seconds leaves no time to wait.
-    warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
+    warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.225), (60.0, 0.21))
     #: Added to those of 16 s and less for VRAM, which refuses at once; RAM's cache, swap and reclaim slow growth down.
     card_margin: float = 0.025
     #: Subtracted from all of them for the machine's RAM, which refuses late and slowly.
@@ -45,9 +45,13 @@ class RiskSettings:
     act_probability: float = 0.6
     #: And has at most this share left: above it there is no warning either.
     act_headroom: float = 0.275
-    #: The same for a growth without steps; of the machine's RAM ``ram_act_headroom``: most loads that fit end above it.
-    growth_act_headroom: float = 0.275
+    #: The same for a growth without steps, by the rate of the last seconds and by that of the whole growth: loads that
+    #: fit end above it. Of the machine's RAM ``ram_act_headroom``.
+    growth_act_headroom: float = 0.25
     ram_act_headroom: float = 0.15
+    #: The same for one that gets faster: what the last seconds leave is at most this part of what the whole one does.
+    faster_act_headroom: float = 0.275
+    faster: float = 0.7
     emergency_headroom: float = 0.03
     #: Share below which a critical growth is an emergency if exhaustion is this close.
     emergency_eta_seconds: float = 15.0
@@ -125,4 +129,5 @@ class RiskSettings:
         if resource != "ram":
             return replace(self, card_margin=0.0)
         points = tuple((eta, share - self.ram_patience) for eta, share in self.warn_points)
-        return replace(self, card_margin=0.0, warn_points=points, growth_act_headroom=self.ram_act_headroom)
+        act = self.ram_act_headroom
+        return replace(self, card_margin=0.0, warn_points=points, growth_act_headroom=act, faster_act_headroom=act)

@@ -7,7 +7,7 @@ grows, so a slope shows nothing; size and regularity of the steps do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ STACKED = 0.04
 STACK_HEADROOM = 0.25
 #: Probability that another allocation follows that is as large as two of the last four.
 STACK_BELIEF = 0.5
+#: Smallest ratio of two steps of about the same size.
+ALIKE = 0.8
 LEDGER_SCALES = (0, 2, 4, 6, 8, 10)
 
 
@@ -35,6 +37,11 @@ class _Step(NamedTuple):
     ended: float
     size: float
     height: float
+
+
+def _alike(following: float, sizes: Sequence[float]) -> bool:
+    """Return whether the last two steps were about as large as the following one."""
+    return all(ALIKE * following <= size <= following / ALIKE for size in sizes[-2:])
 
 
 class StepLedger:
@@ -107,6 +114,7 @@ class StepLedger:
             still_seconds=2.5 * (regular + 1) * interval,
             next_step=following,
             last_step=sizes[-1],
+            alike=_alike(following, sizes),
             belief=believed,
         )
 
@@ -135,6 +143,7 @@ class StepLedger:
             still_seconds=2.5 * len(self._steps) * wait,
             next_step=following,
             last_step=last[-1].size,
+            alike=_alike(following, [step.size for step in last]),
             belief=believed,
         )
 

@@ -195,6 +195,7 @@ class Tracker:
         likely = 0.3 * max((g.probability for g in growths), default=0.0)
         etas = [g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= likely]
         early = min(etas, default=math.inf)
+        now = next((g.eta_seconds for g in growths if g.window_seconds >= 2.5), math.inf)
         dangers = [
             Danger(
                 "growth",
@@ -203,6 +204,7 @@ class Tracker:
                 g.window_seconds,
                 belief=believed,
                 early_seconds=min(early, g.eta_seconds),
+                now_seconds=min(now, g.eta_seconds / g.pace) if g.pace > 0.0 else now,
                 rate=g.rate,
                 pace=g.pace,
             )

@@ -149,10 +149,9 @@ function standing({ level, headline, byline, advice = "", command: line, inciden
       rest ? h("details", { "data-key": "advice" }, h("summary", {}, t("More")), h("p", {}, rest.trim())) : null));
 }
 
-/** The nearest horizon within which it is more likely than not, else the likeliest. */
+/** The nearest horizon within which it is likely; a lower figure would say no more than the words beside it. */
 function chance({ probability_within_seconds: within = {} }) {
-  const known = Object.entries(within).filter(([, p]) => p >= 0.05);
-  const [time, p] = known.find(([, likely]) => likely >= 0.5) ?? known[known.length - 1] ?? [];
+  const [time, p] = Object.entries(within).find(([, likely]) => likely >= 0.7) ?? [];
   return time ? t("likelihood: {chance} within {time}", { chance: percent(p), time: duration(Number(time)) }) : null;
 }
 
