@@ -33,6 +33,8 @@ _MAX_PARAMETERS = 100
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
 _LAST_WALL = 1e11
+#: no incident has a larger number
+MAX_INCIDENT = 10**18
 #: int() alone would take "1_000", " 7" and digits of other scripts
 WHOLE = re.compile("[0-9]{1,19}")
 
@@ -171,7 +173,7 @@ def seen_route(see: Callable[[int], bool]) -> Route:
         Query(request.query, ())
         number = request.path.rpartition("/")[2]
         try:
-            if not WHOLE.fullmatch(number) or not see(int(number)):
+            if not WHOLE.fullmatch(number) or int(number) > MAX_INCIDENT or not see(int(number)):
                 raise Problem(404, "no lost job of this incident waits to be seen")
         except OSError as error:
             raise Problem(503, f"that cannot be kept: {error.strerror}") from error
