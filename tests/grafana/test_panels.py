@@ -47,6 +47,7 @@ ALONE = {
     "wsl2-vram-full": {
         ("wslgpud-overview", "Windows memory", "C"): "no container of WSL runs on this machine",
         ("wslgpud-overview", "VRAM of Windows' programs", "A"): "it was recorded before Windows was asked for them",
+        ("wslgpud-overview", "VRAM as Windows sees it", "C"): "its kernel does not tell the VRAM of each process",
     }
     | CONSUMER,
     "two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"} | CONSUMER,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sampling.test_pipeline import Watched, is_fresh, watching
-from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation
+from wslgpud.model import Event, Forecast, GpuProcess, GpuSample, Level, Observation
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.calm import CALM_SECONDS, Scene, is_calm
@@ -39,6 +39,12 @@ def test_a_calm_machine_has_all_but_its_memory_read_rarely(machine, source, time
 
 def test_everything_is_read_each_second_while_somebody_looks(machine):
     assert reads(machine, "cpu", 10, watched=True) == 10
+
+
+def test_an_event_ends_the_calm(machine):
+    machine.pipeline.told.append(Event("cache_returned", 0.0, "given back", {}))
+
+    assert [machine.next_tick(watched=False).calm for _ in range(2)] == [False, False]
 
 
 def still(*forecasts: Forecast, before: tuple[Forecast, ...] = (ROOMY,)) -> bool:

@@ -92,7 +92,7 @@ class Loop:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
         before = self.answers.latest
         first = before is None
-        watched = before is None or bool(before.incidents) or self.answers.is_watched()
+        watched = before is None or bool(before.incidents or before.paused_jobs) or self.answers.is_watched()
         state, transitions = self.pipeline.tick(watched=watched)
         if not state.calm:
             self._act(state, transitions)

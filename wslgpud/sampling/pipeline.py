@@ -133,10 +133,11 @@ class SamplingPipeline:
         )
         scene = Scene.of(observation, assessment.forecasts)
         self._full_scene = self._full_scene if fast else scene
-        self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not sampled.events
         reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
-        if calm := calm and self._calm:
+        news = bool(assessment.changes or snapshot.events)
+        self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not news
+        if calm and self._calm:
             return PipelineState(snapshot, observation, assessment.forecasts, calm=True), assessment.changes
         runs = running(notes, self._notes.trust, self.host.clock.mono(), training_readings.shown(snapshot))
         state = PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held)
