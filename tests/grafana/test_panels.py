@@ -46,7 +46,6 @@ CONSUMER = {("wslgpud-gpu", "Health", ref): "a consumer card has none: no tile" 
 ALONE = {
     "wsl2-vram-full": {
         ("wslgpud-overview", "Windows memory", "C"): "no container of WSL runs on this machine",
-        ("wslgpud-overview", "VRAM of Windows' programs", "A"): "it was recorded before Windows was asked for them",
         ("wslgpud-overview", "VRAM as Windows sees it", "C"): "its kernel does not tell the VRAM of each process",
     }
     | CONSUMER,
