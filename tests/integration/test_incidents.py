@@ -126,7 +126,7 @@ def test_silences_and_acknowledgements_are_kept_and_listed(tmp_path: Path) -> No
     assert "acknowledged · silenced until" in page
     assert ask(tmp_path, "alerts", "list")["silences"] == []
     assert "there is no rule swap_trash" in wrong.stderr
-    assert nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows the open ones\n"
+    assert nobody.stderr == "wslgpud: there is no incident 77777; 'wslgpud incidents' lists them\n"
 
 
 @pytest.mark.slow

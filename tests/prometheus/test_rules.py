@@ -141,7 +141,7 @@ def test_a_warning_says_how_much_is_left_how_long_and_who_grows(tmp_path: Path) 
     }
     said = rendered(tmp_path, [Case("", "WslgpudMemoryExhaustion", series, TICK, "warning", True, {})])
 
-    assert "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save a checkpoint" in said.replace(
+    assert "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save your work" in said.replace(
         "Gi ", "Gi"
     )
 
