@@ -123,6 +123,7 @@ NOT_SHOWN = {
     "wslgpud_gpu_memory_ceiling_bytes": "where it is known, the headroom of all panels counts it",
     "wslgpud_gpu_memory_free_bytes": "VRAM by layer shows what of it is really usable",
     "wslgpud_memory_compressible_bytes": "there only where swap is on zram; the headroom of all panels counts it",
+    "wslgpud_memory_pinned_names_bytes": "a few MiB on most machines; the headroom of all panels leaves it out",
     "wslgpud_memory_zfs_reclaimable_bytes": "there only with ZFS; the headroom of all panels counts it",
     "wslgpud_network_receive_packets_total": "bytes, faults and drops say more",
     "wslgpud_network_transmit_packets_total": "bytes, faults and drops say more",

@@ -84,12 +84,10 @@ FILES = (WSLCONFIG, WSL_CONF)
 
 #: Keys that guides recommend although WSL does not know them: name -> remedy.
 FOLKLORE = {
-    "pagereporting": template(
-        "delete the line: it existed in one build of 2019 (19013) only; free pages always go back to Windows now"
-    ),
     "idlethreshold": template("delete the line: it existed in one build of 2019 (19013) only"),
     "guessvhdsize": template("delete the line: no version of WSL has ever known it"),
 }
 
-#: Keys that WSL knew once -> the version that removed them. microsoft/WSL#12133, MicrosoftDocs/WSL#2023
-REMOVED = {"usewindowsdnscache": "2.3.22"}
+#: Keys that WSL knew once -> the version that removed them. microsoft/WSL#9899, #12133, MicrosoftDocs/WSL#2023.
+#: No other went between the first public source (2.5.8) and that of August 2026.
+REMOVED = {"pagereporting": "1.1.7", "pagereportingorder": "1.1.7", "usewindowsdnscache": "2.3.22"}

@@ -7,7 +7,7 @@ import os
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
 from wslgpud.model import Reading, Sample, Snapshot
-from wslgpud.sources import Source, parse_uint, readings, table, zfs_arc, zram
+from wslgpud.sources import Source, parse_uint, pinned_names, readings, table, zfs_arc, zram
 from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -18,8 +18,8 @@ MEMINFO = {
     "MemTotal": gauge("memory_total_bytes", "RAM of this machine (under WSL2: of its virtual machine)."),
     "MemAvailable": gauge(
         "memory_available_bytes",
-        "RAM that programs can still take without swapping, ZFS's cache included; memory runs out when this and swap "
-        "reach zero.",
+        "RAM that programs can still take without swapping, with ZFS's cache and without pinned names; memory runs out "
+        "when this and swap reach zero.",
     ),
     "MemFree": gauge("memory_free_bytes", "RAM used for nothing; low is normal, see memory_available_bytes."),
     "Cached": gauge("memory_cached_bytes", "Files kept in RAM, including tmpfs; freed on demand except shmem."),
@@ -52,13 +52,18 @@ ZFS = gauge(
     "memory_zfs_reclaimable_bytes",
     "ZFS's cache (ARC) that is given back on demand; counts as available, which the kernel's own figure leaves out.",
 )
+PINNED = gauge(
+    "memory_pinned_names_bytes",
+    "Names of files in use (of all files on a tmpfs), which cannot be freed; does not count as available, though the "
+    "kernel's own figure has it in.",
+)
 COMPRESSIBLE = gauge(
     "memory_compressible_bytes",
     "RAM that filling the swap on zram would free, if programs' memory compresses as well as so far.",
 )
 ZRAM_TOTAL = gauge("swap_zram_total_bytes", "Swap space on zram, which lies compressed in RAM.")
 ZRAM_FREE = gauge("swap_zram_free_bytes", "Swap space left on zram: no room beside RAM, see memory_compressible_bytes.")
-_ADDED = (ZFS, COMPRESSIBLE, ZRAM_TOTAL, ZRAM_FREE)
+_ADDED = (ZFS, PINNED, COMPRESSIBLE, ZRAM_TOTAL, ZRAM_FREE)
 
 #: x86 addresses at most 52 bits. Containers may show 2^63 or 2^64: lxc/lxcfs#56, #170
 _MOST_BYTES = 1 << 52
@@ -105,29 +110,31 @@ class MemorySource(Source):
 
     def read(self) -> Sample:
         """Return all levels and counters that this kernel has; SourceError for another form of /proc/meminfo."""
-        arc = zfs_arc.read(self.host)
-        found = _counting(meminfo(self.host.read("/proc/meminfo")), arc)
+        arc, pinned = zfs_arc.read(self.host), pinned_names.read(self.host)
+        found = _counting(meminfo(self.host.read("/proc/meminfo")), arc, pinned)
         swap = zram.read(self.host) if found.get("SwapTotal") else None
         known = [(spec, found.get(line)) for line, spec in MEMINFO.items()]
         if swap is not None:
             known += [(COMPRESSIBLE, swap.compressible), (ZRAM_TOTAL, swap.total), (ZRAM_FREE, swap.free)]
-        return Sample((*readings([*known, (ZFS, arc)]), *vmstat(self.host.read("/proc/vmstat"))))
+        return Sample((*readings([*known, (ZFS, arc), (PINNED, pinned)]), *vmstat(self.host.read("/proc/vmstat"))))
 
 
 def sizes(host: Host) -> dict[str, int]:
-    """Return the levels in /proc/meminfo by line, in bytes; what ZFS gives back on demand counts as available.
+    """Return the levels in /proc/meminfo by line, in bytes; available is what really is.
 
     Raises:
         NoData: there is no /proc/meminfo.
         SourceError: MemTotal is missing.
     """
-    return _counting(meminfo(host.read("/proc/meminfo")), zfs_arc.read(host))
+    return _counting(meminfo(host.read("/proc/meminfo")), zfs_arc.read(host), pinned_names.read(host))
 
 
-def _counting(found: dict[str, int], arc: int | None) -> dict[str, int]:
-    """Return the levels with what ZFS gives back as available."""
-    if arc and "MemAvailable" in found:
-        found["MemAvailable"] = min(found["MemTotal"], found["MemAvailable"] + arc)
+def _counting(found: dict[str, int], arc: int | None, pinned: int | None) -> dict[str, int]:
+    """Return the levels with what ZFS gives back as available, and without pinned names."""
+    if "MemAvailable" in found:
+        # A container with a /proc/meminfo of its own has its own slab there, but the host's names.
+        taken = min(pinned or 0, found.get("SReclaimable", 0))
+        found["MemAvailable"] = min(found["MemTotal"], max(0, found["MemAvailable"] - taken) + (arc or 0))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from wslgpud.host import Host
@@ -58,3 +58,10 @@ def read(host: Host) -> Zram | None:
     """Return this machine's swap on zram; None where there is none."""
     swaps = devices(host.read_optional("/proc/swaps"))
     return summed(swaps, [host.read_optional(f"/sys/block/{name}/mm_stat") for name, _, _ in swaps])
+
+
+def free_bytes(host: Host, levels: Mapping[str, int]) -> int:
+    """Return the free swap of ``/proc/meminfo`` as room beside RAM: of zram only what filling it would free."""
+    free = levels.get("SwapFree", 0)
+    swap = read(host) if free else None
+    return free if swap is None else max(0, free - swap.free) + (swap.compressible or 0)

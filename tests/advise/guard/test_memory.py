@@ -112,3 +112,19 @@ def test_the_cache_that_zfs_gives_back_is_left_to_a_run(tmp_path):
 def test_unknown_memory_is_not_taken_for_no_memory_left(tmp_path):
     with pytest.raises(NoData, match="does not show"):
         memory_left(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))
+
+
+@pytest.mark.parametrize(
+    ("mm_stat", "room_bytes"),
+    # orig_data_size compr_data_size mem_used_total: a third of what is swapped out stays in RAM; nothing known yet
+    [("402653184 120000000 134217728 0 0 0 0 0\n", 512 << 20), ("0 0 0 0 0 0 0 0\n", 0)],
+)
+def test_free_swap_on_zram_is_room_only_as_far_as_it_shrinks(tmp_path, mm_stat, room_bytes):
+    files = {
+        "/proc/self/cgroup": "0::/\n",
+        "/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\nSwapTotal: 1048576 kB\nSwapFree: 786432 kB\n",
+        "/proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1048576 262144 100\n",
+        "/sys/block/zram0/mm_stat": mm_stat,
+    }
+
+    assert memory_left(host(tmp_path, **files)).swap_bytes == room_bytes

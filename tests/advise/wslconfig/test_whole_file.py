@@ -182,8 +182,13 @@ def test_options_that_stand_there_are_kept_with_the_others() -> None:
     assert "options=" not in said('[automount]\nuid=1,fmask="\n', WSL_CONF)[0][2]
 
 
-def test_a_removed_key_is_told_with_the_version_that_removed_it() -> None:
-    # https://github.com/microsoft/WSL/issues/12133
-    text = "[experimental]\nuseWindowsDnsCache=false\n"
-
-    assert said(text) == [(2, "WSL knows it no longer: 2.3.22 removed it", "delete the line")]
+@pytest.mark.parametrize(
+    ("section", "line", "version"),
+    [
+        ("experimental", "useWindowsDnsCache=false", "2.3.22"),  # https://github.com/microsoft/WSL/issues/12133
+        ("wsl2", "pageReporting=false", "1.1.7"),  # https://github.com/microsoft/WSL/issues/9899
+        ("wsl2", "pageReportingOrder=9", "1.1.7"),  # https://github.com/bostrot/wsl2-distro-manager/issues/234
+    ],
+)
+def test_a_removed_key_is_told_with_the_version_that_removed_it(section: str, line: str, version: str) -> None:
+    assert said(f"[{section}]\n{line}\n") == [(2, f"WSL knows it no longer: {version} removed it", "delete the line")]

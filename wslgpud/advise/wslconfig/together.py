@@ -26,7 +26,7 @@ class Bound(NamedTuple):
     other: str
     needs: str
     default: str
-    #: nobody should wish for bridged mode, which is deprecated since 2.4.5
+    #: nobody should wish for bridged mode, which releases drop and take back (2.5.4, 2.5.6): microsoft/WSL#12743
     advised: bool = True
 
 
