@@ -142,7 +142,7 @@ make_environment() {
         return 1
     fi
     with_venv "$python" || return
-    echo "preparing $environment (once, a minute or two)" >&2
+    echo "preparing $environment (once, about half a minute)" >&2
     rm -rf "$environment"
     "$python" -I -m venv "$environment" || return
     if ! install_locked "$environment" "$@" || ! install_ours "$environment" "$repository" --editable; then

@@ -22,6 +22,9 @@ def test_each_extra_has_a_remedy_and_is_offered_on_install() -> None:
 
 
 def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path) -> None:
+    pinned = f"--require-hashes -r {ROOT}/deploy/extras/parquet.txt"
+    assert optional_packages.remedy("parquet") == f"{sys.executable} -m pip install {pinned}"
+    monkeypatch.setattr(optional_packages, "_PINNED", tmp_path)
     assert optional_packages.remedy("parquet") == f"{sys.executable} -m pip install pyarrow"
 
     (tmp_path / "wslgpud.releases").mkdir()

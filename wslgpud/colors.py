@@ -24,7 +24,7 @@ LEVELS: Mapping[Level, Shade] = {
     Level.OK: Shade("", "green", "green"),
     Level.INFO: Shade("#dbe9f6", "blue", "blue"),
     Level.WARNING: Shade("#ffd97a", "yellow", "yellow"),
-    Level.CRITICAL: Shade("#ff9d6e", "red", "orange"),
+    Level.CRITICAL: Shade("#ff9d6e", "orange_red1", "orange"),
     Level.EMERGENCY: Shade("#e0524d", "bold white on red", "red"),
 }
 #: by the names that commands, API and page use

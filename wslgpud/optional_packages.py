@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
+#: beside the package in a clone
+_PINNED = Path(__file__).parents[1] / "deploy/extras"
 #: extra -> pip requirement
 PACKAGES = {
     "apprise": "apprise",
@@ -27,4 +30,6 @@ def remedy(extra: str) -> str:
             return f"sudo wslgpud service install --extra {extra}"
         service = f"~/.local/bin/wslgpud service install --extra {extra}"
         return f"sudo apt remove wslgpud && pipx install wslgpud && sudo {service}"
-    return f"{sys.executable} -m pip install {PACKAGES[extra]}"
+    pinned = _PINNED / f"{extra}.txt"
+    what = f"--require-hashes -r {shlex.quote(str(pinned))}" if pinned.is_file() else PACKAGES[extra]
+    return f"{sys.executable} -m pip install {what}"

@@ -48,7 +48,7 @@ def training() -> list[Panel]:
         ),
         _small(
             "Step time",
-            "Seconds for each step. A training that has spilled into Windows' RAM takes many times as long.",
+            "Seconds for each step. A training that has spilled into Windows RAM takes many times as long.",
             ask(metric("training_step_seconds"), _RUN),
             ask(metric("training_usual_step_seconds"), f"fastest minute: {_RUN}"),
             unit="s",

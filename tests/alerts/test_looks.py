@@ -14,7 +14,7 @@ import pytest
 from tests.alerts.ticks import START, tick, transition
 from tests.support.screens import print_status
 from wslgpud.alerts.report import HeadroomCurve
-from wslgpud.cli.chart import headroom
+from wslgpud.cli.chart import used_of
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
 from wslgpud.model import Forecast, Level, Reading, Snapshot
@@ -177,7 +177,7 @@ def test_the_picture_fits_the_terminal_in_chinese_too() -> None:
     marks = [(START + 20, "Warned 18:13:52"), (START + 55, "Killed 18:14:28")]
     use("zh")
     try:
-        lines = headroom(curve, START, START + 60, marks, [(START + 50, 60.0 * GIB)], width=60)
+        lines = used_of(curve, START, START + 60, marks, [(START + 50, 60.0 * GIB)], width=60)
     finally:
         use("en")
 

@@ -111,7 +111,7 @@ def test_a_resolved_rule_says_what_works_again_or_is_over() -> None:
         return str(compose(row).headline)
 
     assert over("gpu_driver_gone") == "The NVIDIA driver answers again"
-    assert over("source_stale", "source:disk", error="late") == "disk delivers data again"
+    assert over("source_stale", "source:disk", error="late") == "Disk data is read again"
     assert over("vram_spill", unseen_seconds=3700.0) == (
         "Taken as over: VRAM spilling into RAM (GPU 0), not measured for 62 min"
     )

@@ -155,7 +155,7 @@ def test_the_list_has_its_story_and_below_it_how_it_ended(
         " " * 63 + "it ended by itself",
     ]
     _print_list([])
-    assert capsys.readouterr().out == "no incidents recorded\n"
+    assert capsys.readouterr().out == "No incidents recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_chooses_a_list_does_not_choose_an_incident(tmp_path: Path, argumen
 
     assert done.exit_code == (2 if told else 0), done.output
     assert told in " ".join(done.output.split())
-    assert told or done.output == "no incidents recorded\n"
+    assert told or done.output == "No incidents recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,6 @@ def test_info_is_listed_on_request_but_unclean_ends_always(
 
     def shown(*words: str) -> bool:
         done = CliRunner().invoke(app, ["incidents", *days, *words, "--state", str(tmp_path)])
-        return "no incidents recorded" not in done.output
+        return "No incidents recorded" not in done.output
 
     assert (shown(), shown("--all")) == (listed, True)

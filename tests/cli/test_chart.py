@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wslgpud.alerts.report import HeadroomCurve
-from wslgpud.cli.chart import chart, headroom, level_strip
+from wslgpud.cli.chart import chart, level_strip, used_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
 from wslgpud.series.curves import Curve
@@ -149,7 +149,7 @@ def test_times_stand_below_their_moments() -> None:
 
 def headroom_lines(*points: tuple[float, float, Level], width: int = 60, **more: Any) -> list[str]:
     curve = HeadroomCurve("ram", 100.0 * MIB, [(START + at, left * MIB, level) for at, left, level in points])
-    return headroom(curve, START, START + points[-1][0], width=width, **more)
+    return used_of(curve, START, START + points[-1][0], width=width, **more)
 
 
 def test_headroom_is_drawn_with_levels_marks_and_forecast() -> None:
@@ -159,7 +159,7 @@ def test_headroom_is_drawn_with_levels_marks_and_forecast() -> None:
     )
     level, times, key, other, warned, killed = told[12], told[11], told[13], told[14], told[15], told[16]
 
-    assert told[0] == "RAM: left of 100 MiB"
+    assert told[0] == "RAM: used of 100 MiB"
     assert told[1].startswith(" 100 MiB ┤")
     assert times.split() == ["14:00:00", "14:00:30", "14:01:00"]
     assert re.fullmatch(r" +-+░+▓+█+", level)

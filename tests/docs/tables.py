@@ -43,7 +43,10 @@ def commands_table(language: str = "en") -> str:
             lines.append(f"| `{name}` | {says}{f' ({more})' * bool(more)} |")
     finally:
         words.use(before.code)
-    return "\n".join(lines) + "\n"
+    table = "\n".join(lines) + "\n"
+    if language != "zh":
+        return table
+    return re.sub(r" \(([^()]*)\)", lambda part: f"\uff08{part[1].replace(', ', chr(0x3001))}\uff09", table)
 
 
 #: lists of ``tests/gpu/trace_cases.py`` that were compared

@@ -33,7 +33,8 @@ HOSTS = Path(__file__).parent.parent / "hosts"
 
 def test_it_says_where_its_page_and_its_data_are(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
-        assert re.fullmatch(r"metrics  http://127\.0\.0\.1:\d+/metrics\n", running.said[0])
+        assert running.said[0].startswith(f"wslgpud {__version__} watches GPU, RAM and swap")
+        assert re.fullmatch(r"page     http://127\.0\.0\.1:\d+/\n", running.said[1])
         assert running.database.exists()
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         assert "<html" in running.get("/")
@@ -53,7 +54,7 @@ def test_on_a_terminal_it_says_what_to_type_next(tmp_path: Path) -> None:
         told_a_file, _ = running.process.communicate(timeout=PATIENCE_SECONDS)
 
     told = [line for line in lines if line.startswith(("metrics", "page", "data", "next"))]
-    assert [line.split()[0] for line in told] == ["metrics", "page", "data", "next"]
+    assert [line.split()[0] for line in told] == ["page", "metrics", "data", "next"]
     assert told[3].endswith("wslgpud monitor   (in another terminal)")
     assert any(line.startswith("✗") and f"every user can read {urls.name}" in line for line in lines)
     assert lines[-1].endswith("wslgpud doctor says what to do.")
@@ -82,7 +83,7 @@ def test_the_password_of_a_database_server_is_never_shown(tmp_path: Path) -> Non
         _, complaints = running.end()
     shown = wslgpud("config", "show", "--json", home=tmp_path, settings=settings).stdout
 
-    assert "//127.0.0.1:1/history" in running.said[2]
+    assert "//127.0.0.1:1/history" in running.said[3]
     assert "sekret" not in running.said[2] + complaints + shown
     assert "\n\t" not in complaints  # one line each
     assert failing == 1

@@ -22,12 +22,13 @@ from tests.page.stories import three_groups
 VIEWS = ("overview", "history", "gpus", "processes", "incidents", "stress", "doctor", "daemon")
 #: name -> what the browser is like
 BROWSERS: dict[str, dict[str, Any]] = {
-    "wide-light": {"width": 1440, "color_scheme": "light"},
-    "wide-dark": {"width": 1440, "color_scheme": "dark"},
-    "wide-zh": {"width": 1440, "locale": "zh-CN"},
+    "wide-light": {"width": 1400, "color_scheme": "light"},
+    "wide-dark": {"width": 1400, "color_scheme": "dark"},
+    "wide-zh": {"width": 1400, "locale": "zh-CN"},
     "tablet-light": {"width": 768, "color_scheme": "light"},
-    "phone-light": {"width": 320, "color_scheme": "light"},
-    "phone-dark": {"width": 320, "color_scheme": "dark"},
+    "phone-light": {"width": 390, "color_scheme": "light"},
+    "phone-dark": {"width": 390, "color_scheme": "dark"},
+    "phone-zh": {"width": 390, "locale": "zh-CN", "color_scheme": "dark"},
 }
 SETTLE_MS = 1500
 
@@ -80,6 +81,8 @@ STATES: dict[str, Callable[[Stage], None]] = {
     "warning": lambda stage: stage.play(trace("h200/h200-slow_leak-1"), 96),
     "emergency": lambda stage: stage.play(trace("ram-leak_linear-1"), 171),
     "full": lambda stage: stage.host("wsl2-vram-full"),
+    "critical": lambda stage: stage.play(trace("ram-leak_linear-1"), 160),
+    "containers": lambda stage: stage.host("wsl3-containers"),
     "thrashing": lambda stage: stage.host("wsl2-swap-thrash"),
     "two-gpus": lambda stage: stage.host("two-gpus"),
     "gpu-lost": lambda stage: stage.host("gpu-lost"),

@@ -18,7 +18,7 @@ from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
 from wslgpud.advise.checkups import Checkups
-from wslgpud.alerts.incidents import IncidentLedger, OpenIncident
+from wslgpud.alerts.incidents import IncidentLedger, OpenIncident, UnseenLoss
 from wslgpud.alerts.messages import compose
 from wslgpud.app.catalogue import catalogue
 from wslgpud.host import RecordedHost
@@ -125,6 +125,8 @@ class Stage:
         self.machine = "no-gpu"
         #: how things stand, in a language
         self.known: Callable[[str], dict[str, Any]] | None = None
+        #: a job that was lost, until somebody has seen it
+        self.lost: UnseenLoss | None = None
         #: lost jobs that somebody has seen
         self.seen: list[int] = []
         #: what the daemon would decide, by language; its own verdict where a test says nothing
@@ -181,7 +183,7 @@ class Stage:
         standing = [OpenIncident(i, False, None) for i in self.ledger.open.values()]
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
-        verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
+        verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot), lost=self.lost)
         latest = TickState(state, verdict, standing, stress)
         self.known = lambda language: status(latest, translator(language), recent)
         self.publisher.publish(snapshot)

@@ -87,7 +87,7 @@ def three_groups(stage: Stage, folder: Path) -> AlertManager:
         rows = [replace(change, mono=snapshot.mono) for change in found.changes]
         manager.tick(snapshot, found.forecasts, rows)
         stage.store.append(snapshot)
-    stage.ledger = manager._ledger
+    stage.ledger, stage.lost = manager._ledger, manager.unseen()
     stage.publish(snapshot, seen, found.forecasts, keep=False)
     stage.store.flush()
     return manager

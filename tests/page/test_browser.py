@@ -492,6 +492,17 @@ def test_a_past_incident_tells_its_story_to_the_end(stage, look, tmp_path):
     assert abs(left - right) < 30, "one axis of time"
 
 
+def test_a_thinned_curve_keeps_each_peak_and_each_drop(stage, look):
+    page = look().go()
+    drawn = page.evaluate(
+        "one => import('/static/charts.js').then(m => m.extremes(one))",
+        {"time": [0, 5, 10], "value": [9, 5, 2], "min": [9, 1, 2], "max": [9, 9, 2]},
+    )
+
+    assert [value for _, value in drawn] == [9, 9, 1, 2]
+    assert [wall for wall, _ in drawn] == sorted({wall for wall, _ in drawn})
+
+
 def test_an_open_incident_shows_the_present_and_the_forecast(stage, look):
     stage.play(trace("ram-leak_linear-1"), 150)
     number = min(i.id for i in stage.ledger.open.values())

@@ -37,7 +37,7 @@ def test_a_state_has_one_colour_and_spill_stands_in_its_card(stage, look):
     page = look().go()
     card = page.locator(".resource.subject")
 
-    expect(card).to_contain_text("3.0 GiB has spilled into Windows' RAM")
+    expect(card).to_contain_text("3.0 GiB has spilled into Windows RAM")
     critical = LEVELS[Level.CRITICAL].fill
     assert colour_of(page.locator(".verdict"), "backgroundColor") == critical
     assert colour_of(card.locator(".chip"), "backgroundColor") == critical

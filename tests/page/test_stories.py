@@ -35,6 +35,7 @@ def test_each_group_has_exactly_one_story_with_its_end(told: Any) -> None:
     found = listed(told[0])
 
     assert set(found) == {TRAIN, LOAD, CACHE}
+    assert {group for group, one in found.items() if "killed" in one} == {LOAD, TRAIN}
     assert re.fullmatch(r"killed \d\d:\d\d:\d\d, warned \d+ s before", found[TRAIN]["outcome"])
     assert re.fullmatch(r"killed \d\d:\d\d:\d\d, not warned", found[LOAD]["outcome"])
     assert found[TRAIN]["headline"] == "Killed for lack of memory: python3 train.py (pid 8932), 2.9 GiB"
@@ -69,7 +70,7 @@ def test_the_command_lists_incidents_and_draws_their_subject(told: Any) -> None:
 
     assert head.split() == ["ID", "when", "level", "subject", "story"]
     assert any(re.search(r"^ +killed \S+, warned \d+ s before *$", row) for row in rows)
-    assert f"cgroup {TRAIN}: left of 3.0 GiB" in story
+    assert f"cgroup {TRAIN}: used of 3.0 GiB" in story
     assert re.search(r"Warned \d\d:\d\d:\d\d \^", story)
     assert re.search(r"Killed \d\d:\d\d:\d\d \^", story)
     assert "RAM: at least" in story

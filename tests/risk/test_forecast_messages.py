@@ -85,7 +85,7 @@ LEAK = Forecast(
         ),
         (
             replace(LEAK, cause="full", resource="gpu0", headroom_bytes=GIB, spilled_bytes=3 * GIB),
-            "GPU 0 is full; 3.0 GiB has spilled into Windows' RAM: slow",
+            "GPU 0 is full; 3.0 GiB has spilled into Windows RAM: slow",
         ),
         (
             replace(LEAK, level=Level.OK, cause="killed", window_seconds=23.0),
@@ -149,6 +149,12 @@ def test_full_and_nearly_full_are_shares_of_a_capacity(left: int, text: str) -> 
 )
 def test_a_growth_that_pauses_is_first_called_slower(seconds: float | None, text: str) -> None:
     assert str(headline(replace(LEAK, cause="paused", eta_seconds=None, window_seconds=seconds))).startswith(text)
+
+
+def test_memory_unread_for_a_moment_is_told_of_as_a_second() -> None:
+    unread = replace(LEAK, level=Level.OK, cause="blind", age_seconds=0.0)
+
+    assert str(headline(unread)).startswith("RAM: no reading for 1 s")
 
 
 def test_a_size_that_is_unknown_ends_in_no_error() -> None:

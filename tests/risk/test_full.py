@@ -74,10 +74,10 @@ def test_a_leak_that_filled_the_card_and_stopped_is_no_emergency() -> None:
     assert changes[-1].forecast.cause == "full"
 
 
-def test_a_card_found_full_is_told_of_within_half_a_minute() -> None:
+def test_a_card_found_full_is_told_of_after_ten_seconds() -> None:
     for every in (0.5, 1.0, 5.0):
         found, _, _ = play([card(15.7)] * 100, every=every)
-        assert found == [(pytest.approx(20.0), Level.WARNING)]
+        assert found == [(pytest.approx(10.0), Level.WARNING)]
 
 
 def test_who_holds_most_of_a_full_card_is_named() -> None:
@@ -137,7 +137,7 @@ def test_a_server_that_spills_into_ram_counts_as_full() -> None:
 
     found, forecast, _ = play([*calm, *[card(15.6, [7], shared=3.7)] * 200])
     assert [level for _, level in found] == [Level.WARNING, Level.CRITICAL]
-    assert 245 <= found[0][0] <= 255
+    assert 235 <= found[0][0] <= 245
     assert forecast.cause == "full"
     assert forecast.spilled_bytes == pytest.approx(3.2 * GIB, abs=0.3 * GIB)
 
@@ -169,7 +169,7 @@ def test_memory_freed_between_two_steps_does_not_hide_a_spill() -> None:
     breathing = [card(14.0 if t % 10 == 0 else 15.5, shared=1.0 if t < 5 else 4.0) for t in range(1, 60)]
     found, _, _ = play(breathing, engine, start=1)
 
-    assert found == [(25.0, Level.WARNING)]
+    assert found == [(15.0, Level.WARNING)]
 
 
 @pytest.mark.parametrize(

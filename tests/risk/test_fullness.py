@@ -91,15 +91,15 @@ def test_spilled_memory_survives_only_a_dip_of_up_to_a_minute() -> None:
     assert moved(60.0, 40.0) == [0, 30, 0, 0]
 
 
-def test_a_card_is_full_after_20_seconds_below_3_percent_free() -> None:
+def test_a_card_is_full_after_10_seconds_below_3_percent_free() -> None:
     slow = {float(t): card(5000 + 4 * t) for t in range(0, 1160, 10)}
 
     def after(mib: float, until: float) -> float | None:
         return seconds(slow | {1200.0: card(mib), until: card(mib)})
 
-    assert [after(9701, 1220.0), after(9701, 1219.0), after(9700, 1220.0)] == [20.0, None, None]
-    assert seconds(slow | {1200.0: card(9701), 1210.0: card(9401), 1220.0: card(9401)}) == 20.0
-    assert seconds(slow | {1200.0: card(9701), 1210.0: card(9400), 1211.0: card(9701), 1220.0: card(9701)}) is None
+    assert [after(9701, 1210.0), after(9701, 1209.0), after(9700, 1210.0)] == [10.0, None, None]
+    assert seconds(slow | {1200.0: card(9701), 1205.0: card(9401), 1210.0: card(9401)}) == 10.0
+    assert seconds(slow | {1200.0: card(9701), 1205.0: card(9400), 1206.0: card(9701), 1210.0: card(9701)}) is None
 
 
 def test_without_a_card_nothing_is_full() -> None:
@@ -204,8 +204,8 @@ def spilled(
     return found
 
 
-def test_a_spill_counts_from_256_mib_after_twenty_seconds() -> None:
-    assert spilled({0.0: 256, 19.0: 256, 20.0: 256}) == [(20.0, 256, False)]
+def test_a_spill_counts_from_256_mib_after_ten_seconds() -> None:
+    assert spilled({0.0: 256, 9.0: 256, 10.0: 256}) == [(10.0, 256, False)]
     assert spilled({0.0: 255, 20.0: 255, 40.0: 255}) == []
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True) == [(0.0, 256, False), (1.0, 256, False)]
     assert spilled({0.0: 256, 1.0: 256}, alarmed=True, used=9600) == [], "not at the ceiling"

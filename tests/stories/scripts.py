@@ -140,7 +140,7 @@ def leak_that_stops() -> Tale:
 
 
 def full_card_with_spill() -> Tale:
-    """A card fills by 200 MiB/s; then 3 GiB of it move into Windows' RAM, and it stays full."""
+    """A card fills by 200 MiB/s; then 3 GiB of it move into Windows RAM, and it stays full."""
     ceiling = 16 * GIB - 150 * MIB
 
     def script(t: int) -> Second:

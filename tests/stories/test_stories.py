@@ -275,9 +275,9 @@ def test_a_full_card_with_spill_names_the_spilled_bytes(ended: Teller) -> None:
     full = next(n for n, document in enumerate(documents) if document["verdict"].get("cause") == "full")
 
     assert full <= 95, "as soon as Windows counts them"
-    assert re.fullmatch(r"GPU 0 is full; \d+ MiB has spilled into Windows' RAM: slow", documents[full]["headline"])
+    assert re.fullmatch(r"GPU 0 is full; \d+ MiB has spilled into Windows RAM: slow", documents[full]["headline"])
     assert {document["level"] for document in documents[full:150]} == {"warning"}
-    assert documents[150]["headline"] == "GPU 0 is full; 3.0 GiB has spilled into Windows' RAM: slow"
+    assert documents[150]["headline"] == "GPU 0 is full; 3.0 GiB has spilled into Windows RAM: slow"
     assert documents[-1]["level"] == "critical", "so much of it for long is crawling"
 
 

@@ -47,11 +47,11 @@ class Running:
         self.process = process
         self.state = state
         assert process.stdout is not None
-        self.said = [process.stdout.readline() for _ in range(3)]
+        self.said = [process.stdout.readline() for _ in range(4)]
         if not self.said[0]:
             raise AssertionError(f"the daemon did not start: {self.end()[1]}")
-        self.url = self.said[0].split()[1].removesuffix("/metrics")
-        self.database = Path(self.said[2].split(maxsplit=1)[1].strip())
+        self.url = self.said[1].split()[1].removesuffix("/")
+        self.database = Path(self.said[3].split(maxsplit=1)[1].strip())
 
     def get(self, path: str, **headers: str) -> str:
         request = urllib.request.Request(self.url + path, headers=headers)

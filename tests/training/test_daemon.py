@@ -195,7 +195,7 @@ def test_steps_three_times_slower_are_reported_on_a_spilled_card() -> None:
     (change,) = [change for change in after(3.4, 2 * GIB) if change.rule == "training_slowed"]
     assert change.new == Level.INFO
     assert str(compose(change).headline) == (
-        "GPU 0: steps of train.py take 3.4 times as long: 2.0 GiB has spilled into Windows' RAM"
+        "GPU 0: steps of train.py take 3.4 times as long: 2.0 GiB has spilled into Windows RAM"
     )
     slow_elsewhere, ordinary = after(3.4, 200 * MIB), after(2.0, 2 * GIB)
     assert "training_slowed" not in {change.rule for change in (*slow_elsewhere, *ordinary)}

@@ -90,7 +90,7 @@ def test_deploy_run_sets_up_once_and_then_needs_no_network(newcomer: Newcomer) -
     code_again, said_again = second.end(signal.SIGINT)
 
     assert (code, code_again) == (0, 0)
-    assert first.said[2] == second.said[2] == "data     /var/lib/wslgpud/wslgpud.db\n"
+    assert first.said[3] == second.said[3] == "data     /var/lib/wslgpud/wslgpud.db\n"
     assert first.url in screen
     assert f"preparing {CLONE}/.venv (once" in said
     assert "preparing" not in said_again

@@ -351,7 +351,8 @@ def silent_sources(context: MeasureContext) -> Iterator[Signal]:
     for report in context.snapshot.reports:
         answered = report.last_success_wall is not None or report.name in context.missed
         if report.name not in _OWN_RULE and answered:
-            yield Signal(f"source:{report.name}", _silent_seconds(context, report), {"error": report.error})
+            silent = _silent_seconds(context, report)
+            yield Signal(f"source:{report.name}", silent, {"silent_seconds": silent, "error": report.error})
 
 
 def failing_store(context: MeasureContext) -> Iterator[Signal]:

@@ -57,7 +57,8 @@ def compose(row: Transition) -> Text:
         return _memory(row.forecast, row)
     if known is None:  # from another version
         return Text(row.message)
-    facts = {"resource": row.resource, "place": row.resource.partition(":")[2] or row.resource, **row.facts}
+    place = row.resource.partition(":")[2] or row.resource
+    facts = {"resource": row.resource, "place": place, "source": place, **row.facts}
     if kind == "closed":
         return Text((filled(known.get("over", ""), facts) if "unseen_seconds" not in facts else None) or _over(row))
     why = filled(known.get("evidence", ""), facts)

@@ -83,6 +83,7 @@ def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:
             "headline": incident.message,
             "message": to_json(incident.message),
             "outcome": outcome(incident),
+            "killed": iso(incident.killed_wall),
         }
     )
 
@@ -108,7 +109,6 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
         "start": iso(start),
         "end": iso(end),
         "warned": iso(incident.warned_wall),
-        "killed": iso(incident.killed_wall),
         "warned_seconds_before": incident.lead_seconds,
         "forecast": {"at": iso(warned.wall), **forecast_facts(warned.forecast)}
         if warned is not None and warned.forecast is not None

@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 
 from wslgpud.alerts.journald import is_where_we_log
 from wslgpud.security.redaction import masked
 from wslgpud.words.units import printable
 
+#: lines of a start
+_MAX_HELD = 200
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
@@ -39,6 +44,24 @@ def log_from(level: str) -> None:
     root.setLevel(level.upper())
     # APScheduler logs each run of each job at info; our jobs report for themselves.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
+
+
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Keep what is logged until the function is called, or the end: a start first says what started."""
+    root = logging.getLogger()
+    written = root.handlers[:]
+    held = MemoryHandler(_MAX_HELD, flushLevel=logging.CRITICAL + 1, target=written[0])
+
+    def release() -> None:
+        root.handlers[:] = written
+        held.close()
+
+    root.handlers[:] = [held]
+    try:
+        yield release
+    finally:
+        release()
 
 
 def journal_prefix(level: int) -> str:

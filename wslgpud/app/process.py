@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from wslgpud import config, words
+from wslgpud import __version__, config, words
 from wslgpud.app import log as logs
 from wslgpud.config import ConfigError, secret_files
 from wslgpud.host import Host, RecordedHost, unprotected
@@ -26,6 +26,9 @@ from wslgpud.words import MessageError, cause, say, t
 _EXAMINE_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
+
+#: in a clone: a program that leaks until it is killed
+_RECORDED = Path(__file__).parents[2] / "tests/traces/ram-leak_linear-1.jsonl.gz"
 
 
 class NoRecording(MessageError):  # the user's mistake
@@ -61,17 +64,24 @@ def main(order: str) -> int:
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
-        with daemon:
+        with logs.held_back() as log_now, daemon:
             lines = (
-                t("metrics  {url}", url=f"{daemon.url}/metrics"),
+                t("wslgpud {version} watches GPU, RAM and swap, and warns before memory runs out", version=__version__),
                 t("page     {url}", url=f"{daemon.url}/"),
+                t("metrics  {url}", url=f"{daemon.url}/metrics"),
                 t("data     {path}", path=str(daemon.database)),
             )
             sys.stdout.write("\n".join(lines) + "\n")
             if beneath(sys.stdout).isatty() and root is None:
                 sys.stdout.write(t("next     {command}   (in another terminal)", command=f"{called()} monitor") + "\n")
+                if _RECORDED.exists():
+                    shown = Path(os.path.relpath(_RECORDED))
+                    command = f"{called()} replay {shown if '..' not in shown.parts else _RECORDED}"
+                    sample = t("try      {command}   (memory runs out, as it was recorded)", command=command)
+                    sys.stdout.write(f"{sample}\n")
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
+            log_now()
             gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
             gc.enable()
             daemon.run()

@@ -1,4 +1,4 @@
-"""Drawings on a terminal: lines over time, headroom before a moment, sparklines and bars."""
+"""Drawings on a terminal: lines over time, what was used before a moment, sparklines and bars."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
 DAY_SECONDS = 86400
 SPARKS = "▁▂▃▄▅▆▇█"
-#: height of a headroom plot, and its width in a narrow terminal and in a wide one
+#: height of an incident's plot, and its width in a narrow terminal and in a wide one
 _ROWS, _MIN_COLUMNS, _MAX_COLUMNS = 10, 40, 84
 LEVEL_MARKS = dict(zip(Level, " -\N{LIGHT SHADE}\N{DARK SHADE}\N{FULL BLOCK}", strict=True))
 
@@ -39,13 +39,14 @@ def chart(
     *,
     width: int,
     height: int,
+    top: float | None = None,
 ) -> Text:
     """Draw curves of one unit, with two by four dots per character; each step is as wide as it lasts.
 
-    It spans its minimum to its maximum; gaps stay visible.
+    It spans its minimum to its maximum, or 0 to ``top``; gaps stay visible.
     """
     extremes = [value for c in curves for _, lowest, _, highest in c.points for value in (lowest, highest)]
-    low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
+    low, high = (0.0, top) if top else _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
     labels = _labels(low, high, height, write)
     margin = max(map(len, labels.values())) + 1
     columns = max(20, width - margin - 2)
@@ -116,7 +117,7 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
     return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim")
 
 
-def headroom(
+def used_of(
     curve: Left,
     start: float,
     end: float,
@@ -124,7 +125,7 @@ def headroom(
     forecast: Sequence[tuple[float, float]] = (),
     width: int = _MAX_COLUMNS,
 ) -> list[str]:
-    """Draw the headroom from ``start`` to ``end``, in seconds since the epoch, and the levels below it.
+    """Draw what is used from ``start`` to ``end``, in seconds since the epoch, and the levels below it.
 
     ``marks`` are moments marked below, with their names; ``forecast`` holds the predicted (moment, bytes left).
     """
@@ -133,17 +134,17 @@ def headroom(
 
     end, width = max(end, start + 1.0), max(_MIN_COLUMNS, min(_MAX_COLUMNS, width))
     step = statistics.median([b[0] - a[0] for a, b in pairwise(curve.points)] or [1.0])
+    capacity = max(curve.capacity_bytes, 1.0)
     known = [(wall, left) for wall, left, _ in curve.points], forecast
-    points = [[(wall, left, left, left) for wall, left in line] for line in known if line]
-    curves = [Curve(SeriesRef("left"), "bytes", rate=False, points=line) for line in points]
-    drawn = chart(curves, start, end, step, size, width=width, height=_ROWS).plain.splitlines()
+    points = [[(wall, *3 * (max(0.0, capacity - left),)) for wall, left in line] for line in known if line]
+    curves = [Curve(SeriesRef("used"), "bytes", rate=False, points=line) for line in points]
+    drawn = chart(curves, start, end, step, size, width=width, height=_ROWS, top=capacity).plain.splitlines()
     margin = drawn[0].index("┤") + 1
     names = level_strip([(wall, level) for wall, _, level in curve.points], start, end, step, width - margin)
     notes = ["  ".join(key_of(level for _, _, level in curve.points))]
     notes += [t("the other line: forecast at the time of the warning")] * bool(forecast)
-    capacity = max(curve.capacity_bytes, 1.0)
     return [
-        t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=capacity),
+        t("{resource}: used of {capacity_bytes}", resource=curve.resource, capacity_bytes=capacity),
         *drawn,
         *[" " * margin + names] * bool(names),
         *(" " * margin + note for note in notes if note),

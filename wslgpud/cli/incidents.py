@@ -20,7 +20,7 @@ from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.messages import local_time
 from wslgpud.alerts.report import Report, report, summaries
 from wslgpud.cli import common, completion
-from wslgpud.cli.chart import headroom
+from wslgpud.cli.chart import used_of
 from wslgpud.cli.common import Fault, argument, daemon_folders, database_of, flag, picture
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.help import brief
@@ -114,7 +114,7 @@ def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> l
 def _print_list(documents: Sequence[dict[str, Any]]) -> None:
     """Print a table of time, level and subject; below the headline, how it ended."""
     if not documents:
-        print(t("no incidents recorded"))
+        print(t("No incidents recorded"))
         return
     table = table_of(">" + t("ID"), *("<" + one for one in (t("when"), t("level"), t("subject"))), "~" + t("story"))
     for i in documents:
@@ -160,7 +160,7 @@ def _curves(shown: Report) -> Iterator[RenderableType]:
         return
     own, *others = shown.curves
     named = [(wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in marks(shown)]
-    lines = headroom(own, shown.start, shown.end, named, foretold(shown), Console().width)
+    lines = used_of(own, shown.start, shown.end, named, foretold(shown), Console().width)
     yield Text("\n".join(["", *lines]), no_wrap=True)
     lowest = {c.resource: (min(left for _, left, _ in c.points), c.capacity_bytes) for c in others}
     minimums = [

@@ -178,7 +178,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact | None]:
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
         "room_bytes": (forecast.headroom_bytes, forecast.capacity_bytes),
-        "age_seconds": round(forecast.age_seconds) or None,
+        "age_seconds": max(int(forecast.cause == BLIND), round(forecast.age_seconds)) or None,
         "who": forecast.who,
         f"{span}_seconds": None if window is None else round(window, 1),
         "spilled_bytes": forecast.spilled_bytes or None,

@@ -7,7 +7,7 @@ the spill itself.
 
 A server that allocates its share at once and stays there is not full and causes no warning: vLLM with
 ``gpu_memory_utilization=0.97``, JAX, a model loaded by llama.cpp. Its use rises fast, right after the program appeared,
-and then hardly varies; no allocation has failed, and nothing was moved into Windows' RAM.
+and then hardly varies; no allocation has failed, and nothing was moved into Windows RAM.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Full(NamedTuple):
     """A full card."""
 
     seconds: float  # for how long it has been full
-    spilled_bytes: int = 0  # moved into Windows' RAM
+    spilled_bytes: int = 0  # moved into Windows RAM
     critical: bool = False  # much of it, for long
     flat_seconds: float = 0.0  # since its use last rose
 
@@ -180,7 +180,7 @@ class Fullness:
         return Full(full, flat_seconds=flat) if full is not None and full >= self._settings.full_seconds else None
 
     def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
-        """Return the memory moved into Windows' RAM, once it is enough for long enough."""
+        """Return the memory moved into Windows RAM, once it is enough for long enough."""
         grown: float | None = None
         if gpu.shared_bytes is not None:
             grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))

@@ -103,8 +103,8 @@ class RiskSettings:
     full_headroom: float = 0.03
     #: And is no longer above this one, so that use that fluctuates around the edge does not flap.
     full_clear_headroom: float = 0.06
-    #: It must have been full for this long; likewise for memory moved into Windows' RAM.
-    full_seconds: float = 20.0
+    #: It must have been full for this long; likewise for memory moved into Windows RAM.
+    full_seconds: float = 10.0
     #: Above this share a kill, or a failed allocation, is over: there are no growth warnings there.
     kill_headroom: float = 0.30
     #: The memory of a program is free this long after its end; a large one takes seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import math
 import os
@@ -273,6 +274,12 @@ _COUNTERS = {
 _QUIET_SECONDS = 60.0
 
 
+@functools.cache
+def _log_once(remedy: str) -> None:
+    """Log what all readers of the log in this process lack."""
+    log.info("%s", remedy)
+
+
 class KernelLogSource(Source):
     """Reads /dev/kmsg without blocking: first the rest of this boot's log, then new records.
 
@@ -288,7 +295,6 @@ class KernelLogSource(Source):
         self.caught_up = False
         self._opened_mono = 0.0
         self._replayed = False
-        self._refusal_logged = False
         self._story = LineParser()
         self._lost = self._notices = 0
         self._disk_told: dict[str, float] = {}
@@ -343,9 +349,7 @@ class KernelLogSource(Source):
                 "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
                 path=_PATH,
             )
-            if not self._refusal_logged:
-                self._refusal_logged = True
-                log.info("%s", remedy)
+            _log_once(str(remedy))
             raise NoData(remedy) from error
         except OSError as error:
             # Containers often have the file without the device.

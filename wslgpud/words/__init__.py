@@ -240,14 +240,16 @@ class Translator:
         """Format a fact for people; its name gives the unit.
 
         ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign; ``urgent_``: never per minute),
-        ``_seconds``, ``_ratio``,
-        ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of day), ``resource``.
+        ``_seconds``, ``_ratio``, ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of
+        day), ``resource``, ``source``.
         """
         if isinstance(value, Message):
             return self.text(value)
         if isinstance(value, tuple):
             return self._several(name, value)
         if isinstance(value, str):
+            if name == "source":
+                return self.label(name, value)
             return self.resource(value) if name.endswith("resource") else one_line(value)
         for ending, write in _UNITS.items():
             if name.endswith(ending):

@@ -118,6 +118,16 @@ KEEPS = "or: wslgpud wslconfig apply training"
             "/sys/fs/cgroup shows no controllers",
         ),
         ("kernel.memory_cgroup", {"/sys/fs/cgroup/cgroup.controllers": "cpu memory\n"}, "good", "version 2"),
+        (
+            "kernel.memory_cgroup",
+            mounts("tmpfs / tmpfs rw")
+            | {
+                "/sys/fs/cgroup/cgroup.controllers": "cpu\n",
+                "/proc/cgroups": "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t5\t120\t1\n",
+            },
+            "note",
+            "version 1 holds the memory controller, and is not mounted here",
+        ),
         ("memory.limited", {f"{GROUP}.max": "max\n"}, "not applicable", "WSL sets none here"),
         ("memory.limited", {f"{GROUP}.max": "1024\n"}, "not applicable", "WSL sets none here"),
         (

@@ -168,16 +168,25 @@ def pressure(machine: Evidence) -> Outcome:
     return note(say("built into the kernel, but off"), in_wslconfig("kernelCommandLine=psi=1"))
 
 
+#: systemd then leaves all controllers to version 2
+_UNIFIED = "systemd.unified_cgroup_hierarchy=0"
+
+
 @check("kernel.memory_cgroup", "Memory cgroups")
 def memory_cgroup(machine: Evidence) -> Outcome:
     """They limit and measure containers and guarded builds."""
     controllers = machine.read("/sys/fs/cgroup/cgroup.controllers")
-    if controllers is None:
-        if any(m.type == "cgroup" and "memory" in m.options for m in machine.mounts):
-            return good(say("version {number}", number=1))
-        return unknown(say("{path} shows no controllers", path="/sys/fs/cgroup"))
-    if "memory" in controllers.split():
+    if "memory" in (controllers or "").split():
         return good(say("version {number}", number=2))
+    if any(m.type == "cgroup" and "memory" in m.options for m in machine.mounts):
+        return good(say("version {number}", number=1))
+    if controllers is None:
+        return unknown(say("{path} shows no controllers", path="/sys/fs/cgroup"))
+    # Name, number of the hierarchy of version 1 that holds it, groups, enabled.
+    rows = [line.split() for line in (machine.read("/proc/cgroups") or "").splitlines()]
+    if any(row[:1] == ["memory"] and row[1:2] != ["0"] for row in rows):
+        found = say("version 1 holds the memory controller, and is not mounted here")
+        return note(found, say("remove {option} from the kernel's command line", option=_UNIFIED))
     remedy = say("remove cgroup_disable=memory from the kernel's command line")
     if machine.wsl:
         remedy = say("remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line")

@@ -120,7 +120,7 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
         texts.append(t("containers {session} hold {held_bytes}", session=session, held_bytes=held))
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
-            texts += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
+            texts += known(template("{adapter}: {shared_bytes} of shared GPU memory"), **gpu)
     return texts
 
 

@@ -113,7 +113,7 @@ export class Charts {
 }
 
 /** Use in the last minutes and, if exhaustion is in sight, the fan of the forecast. */
-export function fan(charts, key, { points, wall, forecast, past }) {
+export function fan(charts, key, { points, wall, forecast, past, kills }) {
   const eta = forecast.eta_seconds;
   const now = wall;
   const [left, all] = [forecast.headroom_bytes, forecast.capacity_bytes];
@@ -136,7 +136,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
     for (const stop of stops) put(now + stop, null, ...ends.map((end) => Math.max(0, left * (1 - stop / end))));
   }
   const shape = `${!!eta} ${document.documentElement.dataset.theme}`;
-  const frame = { from: now - past, to: now + future, top: all };
+  const frame = { from: now - past, to: now + future, top: all, kills };
   const plot = charts.draw(key, shape, (width) => {
     const c = colours();
     return {
@@ -153,7 +153,10 @@ export function fan(charts, key, { points, wall, forecast, past }) {
         { stroke: faint(c.eta, 0.6), width: 1, dash: [3, 3], points: { show: false } },
       ],
       bands: [{ series: [2, 4], fill: faint(c.eta, 0.16) }],
-      hooks: { init: [(u) => (u.frame = frame)], draw: [(u) => upright(u, u.frame.to > u.frame.now + 1 ? u.frame.now : null, c.dim)] },
+      hooks: { init: [(u) => (u.frame = frame)], draw: [(u) => {
+        upright(u, u.frame.to > u.frame.now + 1 ? u.frame.now : null, c.dim);
+        for (const [n, at] of u.frame.kills.entries()) if (at >= u.frame.from) mark(u, at, t("Killed"), c, n, n > 0);
+      }] },
     };
   }, data);
   if (plot) {
@@ -175,6 +178,16 @@ export function upright(u, at, colour) {
   ctx.lineTo(x, bbox.top + bbox.height);
   ctx.stroke();
   ctx.restore();
+}
+
+/** Points of thinned steps, headed to the nearer extreme first: neither a peak nor a drop is lost between them. */
+export function extremes({ time, value, min = value, max = value }) {
+  let before = null;
+  return time.flatMap((wall, n) => {
+    const pair = before !== null && Math.abs(min[n] - before) < Math.abs(max[n] - before) ? [min[n], max[n]] : [max[n], min[n]];
+    before = pair[1];
+    return pair[0] === pair[1] ? [[wall, pair[0]]] : [[wall, pair[0]], [wall + 0.001, pair[1]]];
+  });
 }
 
 /** The same with its name beside it: right of the last one, else on the left if there is room. */

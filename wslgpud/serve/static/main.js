@@ -109,8 +109,10 @@ function announce(state) {
   spoken = level;
 }
 
+const pace = (seconds) => (seconds === 1 ? t("sampled every second") : t("sampled every {time}", { time: duration(seconds) }));
+
 function top(state) {
-  const words = { live: ctx.sample?.document.interval_seconds ? t("one sample every {time}", { time: duration(ctx.sample.document.interval_seconds) }) : "",
+  const words = { live: ctx.sample?.document.interval_seconds ? pace(ctx.sample.document.interval_seconds) : "",
     stale: duration(Math.floor(currentAge())), lost: ctx.sample ? t("{time} old", { time: duration(Math.floor(currentAge())) }) : "", waiting: "" }[state];
   return [h("div", { class: "bar" },
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/static/icon.svg", width: 24, height: 24, alt: "" }),

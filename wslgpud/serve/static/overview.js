@@ -1,7 +1,7 @@
 // The current state at a glance.
 
 import { get, markSeen } from "./api.js";
-import { fan, sparkline } from "./charts.js";
+import { extremes, fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, duration, percent, size, wallOf } from "./format.js";
 import { label, t, template } from "./i18n.js";
@@ -84,7 +84,8 @@ export const overview = {
       // A young history fills its chart.
       const known = Math.max(15, sample.wall - (points[0]?.[0] ?? 0));
       const past = Math.min(known, late === undefined ? PAST : Math.min(PAST, Math.max(120, 3 * late)));
-      fan(ctx.charts, `fan-${forecast.resource}`, { points, wall: sample.wall, forecast, past });
+      const kills = (this.incidents ?? []).filter((i) => i.killed && i.resource === forecast.resource).map((i) => wallOf(i.killed));
+      fan(ctx.charts, `fan-${forecast.resource}`, { points, wall: sample.wall, forecast, past, kills });
     }
   },
 };
@@ -204,7 +205,7 @@ export function vramBar(gpu, level, spilled) {
   return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
       ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`],
-      spilled ? ["a spilled", t("{amount} has spilled into Windows' RAM", { amount: size(spilled) })] : null], level)];
+      spilled ? ["a spilled", t("{amount} has spilled into Windows RAM", { amount: size(spilled) })] : null], level)];
 }
 
 /** The Windows side, if it is sampled. */
@@ -218,7 +219,7 @@ function windows({ windows: host }) {
   return h("section", { class: "card resource fades", "data-key": "windows" },
     h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("host of this virtual machine"))),
     free === undefined || all === undefined ? null : [
-      h("p", { class: "big" }, h("strong", {}, size(free)), h("span", { class: "dim" }, t("left of {all}", { all: size(all) }))),
+      h("p", { class: "big" }, h("strong", {}, size(all - free)), h("span", { class: "dim" }, t("of {all} used, {left} left", { all: size(all), left: size(free) }))),
       layers([["a", programs / all], ["b", (host.vm_bytes ?? 0) / all], ["c", boxed / all]], null, `${t("used")} ${size(all - free)}`),
       keys([["a", `${t("used")} ${size(Math.max(0, programs))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`],
         boxed ? ["c", `${t("containers")} ${size(boxed)}`] : null, ["", `${t("free")} ${size(free)}`]])],
@@ -226,7 +227,7 @@ function windows({ windows: host }) {
       promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, " ", t("of {all}", { all: size(most) }))]),
       host.vm_unreturned_bytes === undefined ? null : fact(t("not returned by WSL"), size(host.vm_unreturned_bytes)),
       sessions.map(([name, bytes]) => fact(t("containers"), [size(bytes), named(` ${name}`, { class: "dim small" })])),
-      spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("GPU memory in RAM")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
+      spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("shared GPU memory")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
 /** Missing parts, and why: no GPU is not the same as a silent driver. */
@@ -304,7 +305,7 @@ function seed(ctx) {
   if (wanted.length) {
     wanted.forEach((r) => seeded.add(r));
     recorded(sample, wanted).then((series) => series.length ? get("range", { series, start: end - PAST, end, step: 5 }) : null).then((answer) => {
-      for (const { labels, time, value } of answer?.document.series ?? []) recent.seed(`headroom ${labels.resource}`, time.map((wall, n) => [wall, value[n]]));
+      for (const one of answer?.document.series ?? []) recent.seed(`headroom ${one.labels.resource}`, extremes(one));
       ctx.render();
     }, () => {}); // a database that cannot be read just now: the live points come all the same
   }
