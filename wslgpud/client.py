@@ -1,25 +1,30 @@
 """Client of the daemon's HTTP API: finds the daemon, asks it, and explains why it does not answer.
 
-The daemon leaves its address in its state folder. It listens on a port, and on a Unix socket in that folder where the
-port is protected by a password. The port or folder may since have been taken over by a hostile program, so answers are
-bounded in bytes and in time.
+A daemon listens on a Unix socket in its state folder. That folder, or a port, may since have been taken over by a
+hostile program, so answers are bounded in bytes and in time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import socket
+import stat
+import struct
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from wslgpud.security import http_client, safe_files
 from wslgpud.words import MessageError, cause, current
 
-#: the address file that a running daemon keeps in its state folder
-NOTE = "daemon.json"
+#: the socket of a running daemon in its state folder
+SOCKET = "control.sock"
 #: Prometheus' sample name -> (labels, value) of each series
 Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 _ESCAPE = re.compile(r"\\(.)")
@@ -36,10 +41,27 @@ class Unanswered(MessageError):
 
 @dataclass(frozen=True)
 class DaemonClient:
-    """A daemon's address, such as ``http://127.0.0.1:9655``, and the Unix socket for local clients."""
+    """A daemon's address, such as ``http://127.0.0.1:9655``, or the Unix socket of one on this machine."""
 
     url: str
-    socket: Path | None = None
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> DaemonClient | None:
+        """Return the daemon of a state folder; None if none runs there."""
+        path = folder / SOCKET
+        with suppress(OSError):
+            return cls(str(path), path) if stat.S_ISSOCK(path.stat().st_mode) else None
+        return None
+
+    def pid(self) -> int | None:
+        """Return the process that listens on the socket, by the kernel's word; None where none does."""
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(SECONDS)
+            with safe_files.socket_address(self.path or Path()) as address:
+                asking.connect(address)
+            return int(struct.unpack("iII", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        return None
 
     def status(self) -> dict[str, Any]:
         """Return the status document in this command's language; before the first sample it has no ``at``.
@@ -47,15 +69,24 @@ class DaemonClient:
         Raises Unanswered: it does not answer.
         """
         document = self.ask("/api/v1/status", lang=current().code)
-        return {"seen_by": "daemon", "url": self.url, **document}
+        # One elsewhere names itself localhost.
+        named = {} if self.path is None else document
+        return {"seen_by": "daemon", **document, "url": str(named.get("url", self.url))}
 
     def ask(self, path: str, **query: Any) -> dict[str, Any]:
         """Return the answer of the API. Raises Unanswered: it does not answer."""
-        target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
+        return self._exchange(f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path)
+
+    def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a daemon on this machine do something. Raises Unanswered: it does not."""
+        return self._exchange(path, json.dumps(document).encode())
+
+    def _exchange(self, target: str, data: bytes | None = None) -> dict[str, Any]:
         try:
-            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, max_bytes=MAX_BYTES)
+            answer = http_client.exchange(self._address(target), data, deadline_seconds=SECONDS, max_bytes=MAX_BYTES)
         except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
-            if isinstance(error.__cause__, PermissionError):
+            denied = isinstance(error, http_client.ErrorStatus) and error.status == HTTPStatus.FORBIDDEN
+            if denied or isinstance(error.__cause__, PermissionError):
                 raise Unanswered("the daemon at {url} is another user's: use sudo", url=self.url) from error
             raise Unanswered("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error)) from error
         try:
@@ -68,31 +99,20 @@ class DaemonClient:
         return Unanswered("the server at {url} is not wslgpud: {why}", url=self.url, why=cause(error))
 
     def _address(self, target: str) -> http_client.Address:
-        if self.socket is not None:
-            return http_client.Address("http", "localhost", None, target, socket=str(self.socket))
+        if self.path is not None:
+            return http_client.Address("http", "localhost", None, target, socket=str(self.path))
         return dataclasses.replace(http_client.parsed(self.url), target=target)
-
-
-def noted(folders: Iterable[Path]) -> Iterator[DaemonClient]:
-    """Yield the daemons that have left a note in one of their state folders."""
-    for folder in folders:
-        try:
-            note = safe_files.parsed(safe_files.contents(folder / NOTE))
-            url = str(note["url"])
-        except (OSError, ValueError, KeyError):
-            continue
-        yield DaemonClient(url, folder / Path(str(note["socket"])).name if "socket" in note else None)
 
 
 def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple[DaemonClient, dict[str, Any]] | None:
     """Return the first daemon that answers, and its status.
 
-    A daemon that left a note and does not answer was killed or hangs, which differs from one never started: it is
-    reported.
+    A daemon whose socket does not answer was killed or hangs, which differs from one never started: it is reported.
     """
-    for daemon in noted(folders):
+    for daemon in filter(None, map(DaemonClient.of, folders)):
         try:
-            return daemon, daemon.status()
+            document = daemon.status()
+            return dataclasses.replace(daemon, url=document["url"]), document
         except Unanswered as error:
             complain(current().text(error.message))
     return None

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
+import shutil
+import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from wslgpud import client
-from wslgpud.client import DaemonClient, answering, noted
+from tests.support.accounts import ALICE, needs_root
+from wslgpud import client, config
+from wslgpud.alerts.control import Control, ControlFile
+from wslgpud.client import SOCKET, DaemonClient, answering
+from wslgpud.host import SystemClock
+from wslgpud.security.shapes import of
+from wslgpud.serve import HttpServer, Publisher
+from wslgpud.serve import control as control_routes
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -25,6 +36,44 @@ def ask(path: Path) -> dict[str, object]:
     return DaemonClient("http://127.0.0.1:1", path).ask("/api/v1/status")
 
 
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A state folder that other users reach, unlike those of pytest."""
+    folder = Path("/dev/shm") / f"wslgpud-strangers-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def served(folder: Path, *more: Route, guarded: bool = False) -> Iterator[ControlFile]:
+    """A daemon's socket, and what it keeps of commands."""
+    control = ControlFile(folder)
+    local = LocalApi(folder, [*STATUS, *control_routes.alert_routes(control, SystemClock()), *more], guarded=guarded)
+    assert local.start()
+    with contextlib.closing(local):
+        yield control
+
+
+def as_stranger(act: Callable[[], Any]) -> Any:
+    """Return what another user gets. Forked: that user may not be able to start this Python."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(ALICE)
+        try:
+            told = act()
+        except client.Unanswered as error:
+            told = {"refused": str(error)}
+        os.write(writing, json.dumps(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        document = said.read()
+    os.waitpid(child, 0)
+    return json.loads(document)
+
+
 def complaints(folder: Path) -> list[str]:
     """Return the error about daemons that do not answer."""
     said: list[str] = []
@@ -32,27 +81,20 @@ def complaints(folder: Path) -> list[str]:
     return said
 
 
-@pytest.fixture
-def open_to_all() -> Iterator[None]:
-    """A umask of 0."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("open_to_all")
-def test_only_its_owner_may_open_the_socket_whatever_the_umask(tmp_path: Path) -> None:
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_every_user_may_connect_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
     local = LocalApi(tmp_path, STATUS)
     assert local.start()
+    kept = os.umask(before)
     mode = stat.S_IMODE(local.path.stat().st_mode)
     said = ask(local.path)
     local.close()
 
-    assert mode == 0o600
+    assert (mode, kept) == (0o666, umask)
     assert said == {"a": 1}
 
 
-@pytest.mark.usefixtures("open_to_all")
 def test_a_link_swapped_in_affects_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root's daemon in a folder of a user's, who acts between any two steps."""
     victim = tmp_path / "victim"
@@ -63,23 +105,20 @@ def test_a_link_swapped_in_affects_no_other_file(tmp_path: Path, monkeypatch: py
     class Raced(socket.socket):
         def bind(self, address: str) -> None:
             super().bind(address)
-            modes.append(stat.S_IMODE(status.path.stat().st_mode))
             status.path.unlink()
             status.path.symlink_to(victim)
 
-    modes: list[int] = []
     monkeypatch.setattr(socket, "socket", Raced)
     assert status.start()
     status.close()
 
-    assert modes == [0o600]
     assert stat.S_IMODE(victim.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "file"])
 def test_what_has_its_name_is_replaced_but_its_target_stays(tmp_path: Path, kind: str) -> None:
     victim = tmp_path / "victim"
-    path = tmp_path / "state" / "status.sock"
+    path = tmp_path / "state" / SOCKET
     path.parent.mkdir()
     if kind in {"link", "file"}:
         victim.write_text("mine")
@@ -102,7 +141,7 @@ def test_what_has_its_name_is_replaced_but_its_target_stays(tmp_path: Path, kind
 
 
 def test_a_folder_of_its_name_costs_the_socket_not_the_daemon(tmp_path: Path) -> None:
-    (tmp_path / "status.sock" / "inside").mkdir(parents=True)
+    (tmp_path / SOCKET / "inside").mkdir(parents=True)
 
     assert not LocalApi(tmp_path, STATUS).start()
 
@@ -120,17 +159,6 @@ def test_a_client_without_a_request_is_dropped(tmp_path: Path, sent: bytes) -> N
         with contextlib.suppress(ConnectionError):
             talker.sendall(sent)
         assert ask(local.path) == {"a": 1}
-    local.close()
-
-
-@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/live", "//[", "/api/v1/status/../../etc"])
-def test_it_answers_what_commands_ask_for_and_nothing_else(tmp_path: Path, path: str) -> None:
-    local = LocalApi(
-        tmp_path, [*STATUS, Route("/metrics", lambda _: Response(200, dumps({"secret": 1}), "application/json"))]
-    )
-    assert local.start()
-    with pytest.raises(client.Unanswered, match="answered 404"):
-        DaemonClient("http://127.0.0.1:1", local.path).ask(path)
     local.close()
 
 
@@ -161,7 +189,7 @@ def test_after_its_end_no_socket_is_left_and_nobody_is_answered(tmp_path: Path) 
 def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socket.socket:
     """Answer without end where a daemon's socket would be."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(folder / "status.sock"))
+    listener.bind(str(folder / SOCKET))
     listener.listen(1)
 
     ended = threading.Event()
@@ -176,7 +204,6 @@ def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socke
                 return
 
     threading.Thread(target=serve, daemon=True).start()
-    (folder / "daemon.json").write_text('{"url": "http://127.0.0.1:1", "socket": "status.sock"}')
     return listener
 
 
@@ -205,15 +232,90 @@ def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path, mon
     assert "no complete answer within 1 s" in said
 
 
-def test_a_note_that_is_a_pipe_or_endless_blocks_no_command(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "daemon.json")
-    assert list(noted([tmp_path])) == []
-    (tmp_path / "daemon.json").unlink()
-    (tmp_path / "daemon.json").symlink_to("/dev/zero")
-    assert list(noted([tmp_path])) == []
+def test_what_is_no_socket_is_no_daemon(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / SOCKET)
+    assert DaemonClient.of(tmp_path) is None
+    (tmp_path / SOCKET).unlink()
+    (tmp_path / SOCKET).symlink_to("/dev/zero")
+    assert DaemonClient.of(tmp_path) is None
 
 
-def test_a_note_leads_to_no_socket_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "daemon.json").write_text('{"url": "http://127.0.0.1:1", "socket": "/run/../etc/x.sock"}')
+@needs_root
+class TestStrangersOnTheSocket:
+    """Another user than the daemon's, by the kernel's word."""
 
-    assert [daemon.socket for daemon in noted([tmp_path])] == [tmp_path / "x.sock"]
+    def test_may_read_what_anybody_may_read_on_the_port(self, shared: Path) -> None:
+        with served(shared):
+            assert as_stranger(lambda: DaemonClient("", shared / SOCKET).ask("/api/v1/status")) == {"a": 1}
+
+    def test_may_not_read_where_the_port_is_guarded(self, shared: Path) -> None:
+        with served(shared, guarded=True):
+            said = as_stranger(lambda: DaemonClient("", shared / SOCKET).ask("/api/v1/status"))
+
+        assert "another user's: use sudo" in said["refused"]
+
+    @pytest.mark.parametrize("name", ["silence", "acknowledge"])
+    def test_can_neither_silence_nor_acknowledge(self, shared: Path, name: str) -> None:
+        asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9}
+        with served(shared) as control:
+            said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post(f"/api/v1/{name}", asked))
+
+        assert "another user's: use sudo" in said["refused"]
+        assert control.now == Control()
+        assert not control.path.exists()
+
+    def test_are_not_read_beyond_their_rights(self, shared: Path) -> None:
+        """Nobody fills the daemon's memory with the bodies of requests that he may not make."""
+        route = control_routes.command("much", of(dict), lambda _: None, max_bytes=1 << 30)
+        with served(shared, route):
+            said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post("/api/v1/much", {"a": "x" * 50_000_000}))
+
+        assert said["refused"]
+
+    def test_cannot_keep_the_owner_out_by_their_connections(self, shared: Path) -> None:
+        def flood() -> dict[str, Any]:
+            held = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+            for one in held:
+                one.settimeout(5)
+                one.connect(str(shared / SOCKET))
+            os.write(reading_writing[1], b"x")
+            signal.pause()
+            return {}
+
+        reading_writing = os.pipe()
+        with served(shared) as control:
+            child = os.fork()
+            if child == 0:
+                os.setuid(ALICE)
+                flood()
+            os.read(reading_writing[0], 1)
+            try:
+                DaemonClient("", shared / SOCKET).post("/api/v1/acknowledge", {"incident": 1, "seen_id": 1})
+            finally:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+        assert control.now.acknowledged == (1,)
+
+
+def test_a_document_too_long_or_malformed_changes_nothing(tmp_path: Path) -> None:
+    with served(tmp_path) as control:
+        for asked in ({"rule": "*" * 5000, "resource": "*", "seconds": 1}, {"rule": "*"}, {"seconds": math.inf}):
+            with pytest.raises(client.Unanswered, match="does not answer"):
+                DaemonClient("", tmp_path / SOCKET).post("/api/v1/silence", asked)
+
+    assert control.now == Control()
+
+
+def test_no_command_is_taken_on_the_port(tmp_path: Path) -> None:
+    """There nobody knows who asks."""
+    table = [*STATUS, *control_routes.alert_routes(ControlFile(tmp_path), SystemClock())]
+    server = HttpServer(config.Server(port=0), Publisher(()), table)
+    server.start()
+    try:
+        with pytest.raises(client.Unanswered, match="use sudo"):
+            DaemonClient(server.url).post("/api/v1/acknowledge", {"incident": 1, "seen_id": 1})
+    finally:
+        server.stop()
+
+    assert ControlFile(tmp_path).now == Control()

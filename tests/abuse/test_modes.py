@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from tests.support.accounts import ALICE, needs_root
 from tests.support.daemons import daemon, eventually
 from wslgpud.cli import app
+from wslgpud.client import SOCKET
 from wslgpud.model import EMPTY, Snapshot, SourceReport
 from wslgpud.security import private_files
 from wslgpud.store import Store
 
-#: by design: the daemon's address, for 'wslgpud status' of every user
-FOR_ALL = {"daemon.json"}
+#: by design: every user may ask the daemon; the kernel says who does
+FOR_ALL = {SOCKET}
 
 
 @pytest.fixture(autouse=True)
@@ -49,15 +50,15 @@ def ticked(file: Path) -> None:
         assert found[f"{file.name}.lock"] == 0o600
 
 
-def test_all_a_running_daemon_keeps_is_private_but_its_address(tmp_path: Path) -> None:
+def test_all_a_running_daemon_keeps_is_private_but_its_socket(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
-        eventually(lambda: (running.state / "wslgpud.db-wal").exists() and (running.state / "daemon.json").exists(), "")
+        eventually(lambda: (running.state / "wslgpud.db-wal").exists() and (running.state / SOCKET).exists(), "")
         found = modes(running.state)
 
         assert mode(running.state) == 0o700
         assert mode(running.state / "stress-inbox") == 0o700
         assert {name for name, bits in found.items() if bits & 0o077} == FOR_ALL
-        assert found["daemon.json"] == 0o644
+        assert found[SOCKET] == 0o666
 
 
 def test_what_was_open_is_closed_at_the_next_start(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_an_ordinary_users_history_is_private_as_well() -> None:
             assert mode(theirs) == 0o644
 
 
-def test_the_service_group_may_read_and_all_reach_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_group_may_read_and_all_reach_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "var" / "wslgpud"
     monkeypatch.setattr(private_files, "SYSTEM_STATE", folder)
     ticked(folder / "wslgpud.db")

@@ -17,13 +17,12 @@ from tests.stress.support import gpu
 from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
-from wslgpud import client
 from wslgpud.active_runs.note_reader import MAX_NOTES, MAX_NOTES_A_USER, RunNotes
 from wslgpud.active_runs.notes import MAX_ENTRIES, PLACES, RUNS, Claim, Note, name_of
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.logs import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
-from wslgpud.alerts.control import Control, ControlFile
+from wslgpud.alerts.control import ControlFile
 from wslgpud.brake.commands import FILE as ORDERS
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import FILE as HELD
@@ -242,7 +241,7 @@ def test_a_link_in_place_of_a_file_is_replaced_not_followed(state: Path, victim:
     for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
-    ControlFile(state).put(Control())
+    ControlFile(state).see(1)
     HeldJobsFile(state).write(1, [])
     CommandFile(state).append(1, "resume")
     past_runs.save(state, past_runs.PastRuns())
@@ -301,7 +300,7 @@ def a_huge_file(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_fifo, a_huge_file, a_link, Path.mkdir])
 def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
-    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME, "daemon.json"):
+    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
@@ -312,9 +311,8 @@ def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome,
     assert outcome(HeldJobsFile(state).read) == (0, {})
     assert outcome(lambda: list(CommandFile(state).new())) == []
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
-    assert outcome(lambda: list(client.noted([state]))) == []
     assert outcome(nightly._take_inbox) is None
-    assert outcome(ControlFile(state, complaints.append).now).silences == ()
+    assert outcome(lambda: ControlFile(state, complaints.append)).now.silences == ()
     nightly.close()
     (said,) = complaints
     assert "so nothing is silenced" in str(said)

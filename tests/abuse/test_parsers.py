@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wslgpud import client
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.fit import source
 from wslgpud.advise.guard import past_runs
@@ -104,7 +103,7 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
     def test_silences(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / CONTROL).write_text(text)
-            found = ControlFile(Path(folder)).now()
+            found = ControlFile(Path(folder)).now
 
         assert all(isinstance(number, int) for number in found.acknowledged)
 
@@ -123,15 +122,6 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
                 for grip in held.values():
                     assert all(isinstance(number, int) for one in grip.members for number in one)
                 assert all(order in ("resume", "stop") for _, order in orders.new())
-
-    @relaxed
-    @given(documents("pid", "url", "version", "socket"))
-    @example(DEEP)
-    def test_the_note_that_the_daemon_leaves(self, text: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "daemon.json").write_text(text)
-            for one in client.noted([Path(folder)]):
-                assert isinstance(one.url, str)
 
     @relaxed
     @given(documents("boot", "pid"))

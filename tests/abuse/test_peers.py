@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import ssl
 import tracemalloc
@@ -306,15 +305,13 @@ def test_an_address_keeps_its_password_to_itself():
 @pytest.mark.parametrize(
     "behaviour", [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]], ids=["drip", "flood", "escapes"]
 )
-def test_an_impostor_on_a_dead_daemons_port_gains_nothing(behaviour, monkeypatch, tmp_path):
+def test_an_impostor_on_a_dead_daemons_port_gains_nothing(behaviour, monkeypatch):
     monkeypatch.setattr(daemons, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(daemons, "SECONDS", HASTY)
-    said: list[str] = []
-    with hostile(behaviour) as server:
-        (tmp_path / "daemon.json").write_text(json.dumps({"url": server.url}))
-        assert daemons.answering([tmp_path], said.append) is None
+    with hostile(behaviour) as server, pytest.raises(daemons.Unanswered) as refusal:
+        daemons.DaemonClient(server.url).status()
 
-    (line,) = said
+    line = str(refusal.value)
     assert "does not answer: " in line
     assert line.isprintable()
 

@@ -98,7 +98,7 @@ def test_daemon_notes_replaced_by_somebody_are_ignored(spoil, complaint, tmp_pat
     spoil(tmp_path / "alerts.json")
 
     assert HeldJobsFile(tmp_path).read() == (0, {})
-    assert not ControlFile(tmp_path, said.append).now().silences
+    assert not ControlFile(tmp_path, said.append).now.silences
 
 
 def test_nested_too_deeply_is_no_note(tmp_path):
@@ -106,7 +106,7 @@ def test_nested_too_deeply_is_no_note(tmp_path):
     (tmp_path / "alerts.json").write_text('{"silences": ' + "[" * 100_000)
 
     assert HeldJobsFile(tmp_path).read() == (0, {})
-    assert not ControlFile(tmp_path).now().silences
+    assert not ControlFile(tmp_path).now.silences
 
 
 class TestWriting:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.alerts.test_manager import Life
 from tests.alerts.ticks import START, fold
-from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.messages import lost
 from wslgpud.model import Event, Forecast, Level, Transition
 from wslgpud.words import translator
@@ -106,14 +105,13 @@ def test_only_what_waits_can_be_marked_as_seen(life: Life) -> None:
     (standing,) = life.manager.standing()
 
     assert not life.manager.see(standing.incident.id)
-    assert ControlFile(life.folder).now().seen_id == -1
+    assert life.manager.control.now.seen_id == -1
 
 
 def test_who_acknowledged_a_warning_has_not_seen_the_kill(life: Life) -> None:
     life.memory(1, OK, WARNING)
     (standing,) = life.manager.standing()
-    control = ControlFile(life.folder)
-    control.put(replace(control.now(), acknowledged=(standing.incident.id,)))
+    life.manager.control.acknowledge(standing.incident.id)
     life.kill(30)
 
     assert said(life)

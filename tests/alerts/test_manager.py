@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -249,12 +250,12 @@ def test_the_end_of_a_kill_goes_to_alerting_systems_not_people(tmp_path: Path) -
 
 
 def test_silences_and_acknowledgements_apply_without_a_restart(life: Life, tmp_path: Path) -> None:
-    control = ControlFile(tmp_path)
-    control.put(replace(control.now(), silences=(Silence("oom_kill", "*", START + 1000),)))
+    control = life.manager.control
+    control.silence(Silence("oom_kill", "*", START + 1000), START)
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
     (incident,) = [one.incident for one in life.manager.standing()]
-    control.put(replace(control.now(), acknowledged=(incident.id,)))
+    control.acknowledge(incident.id)
     life.memory(700, WARNING, WARNING, eta=100)
     life.memory(710, WARNING, CRITICAL)
 
@@ -265,31 +266,25 @@ def test_silences_and_acknowledgements_apply_without_a_restart(life: Life, tmp_p
     assert len(life.rows()) == 4
 
 
-def test_a_silence_holds_for_other_threads_during_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, silence = ControlFile(tmp_path), Silence("*", "*", START + 60)
-    ControlFile(tmp_path).put(Control((silence,)))
-    assert known.now().silences
-    ControlFile(tmp_path).put(Control((silence,), (7,)))
-    read, seen = ControlFile._read, []
+def test_commands_at_the_same_moment_undo_nothing_of_each_other(tmp_path: Path) -> None:
+    control = ControlFile(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(100):
+            pool.submit(control.acknowledge, number)
+            pool.submit(control.silence, Silence(f"rule{number}", "*", START + 60), START)
+        pool.submit(control.see, 7)
 
-    def slow(file: ControlFile) -> Control:
-        monkeypatch.undo()
-        thread = threading.Thread(target=lambda: seen.append(known.now()))
-        thread.start()
-        thread.join()
-        return read(file)
-
-    monkeypatch.setattr(ControlFile, "_read", slow)
-
-    assert known.now() == seen[0] == Control((silence,), (7,))
+    assert set(control.now.acknowledged) == set(range(100))
+    assert len(control.now.silences) == 100
+    assert ControlFile(tmp_path).now == control.now
+    assert control.now.seen_id == 7
 
 
-def test_a_broken_control_file_silences_nothing_and_is_told_once(tmp_path: Path) -> None:
+def test_a_broken_control_file_silences_nothing_and_is_told(tmp_path: Path) -> None:
     said: list[str] = []
-    control = ControlFile(tmp_path, said.append)
-    control.path.write_text('{"silences": [{"rule": 1')
+    (tmp_path / "alerts.json").write_text('{"silences": [{"rule": 1')
 
-    assert [control.now() for _ in range(3)] == [Control()] * 3
+    assert ControlFile(tmp_path, said.append).now == Control()
     assert len(said) == 1
 
 
@@ -391,7 +386,7 @@ def test_a_kill_while_the_daemon_was_down_is_alerted(tmp_path: Path, hours: floa
 
 
 def test_a_silence_suspends_renewals_of_an_open_alert(tmp_path: Path) -> None:
-    life, control = Life(tmp_path), ControlFile(tmp_path)
+    life = Life(tmp_path)
 
     def renewed(t: float) -> int:
         life.memory(t, CRITICAL, CRITICAL)
@@ -399,7 +394,7 @@ def test_a_silence_suspends_renewals_of_an_open_alert(tmp_path: Path) -> None:
 
     life.memory(1, OK, CRITICAL)
     assert renewed(2) == 1
-    control.put(replace(control.now(), silences=(Silence("memory_exhaustion", "*", START + 100),)))
+    life.manager.control.silence(Silence("memory_exhaustion", "*", START + 100), START)
     assert renewed(70) == 0
     assert renewed(200) == 1
     life.end()
@@ -426,7 +421,8 @@ def test_a_channel_gets_no_renewals_of_alerts_below_its_level(tmp_path: Path, mo
 
 
 def test_an_alert_that_outlasts_its_silence_is_sent_once_it_ends(life: Life) -> None:
-    ControlFile(life.folder).put(Control((Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000))))
+    for place, seconds in (("*", 1000), ("ram", 2000)):
+        life.manager.control.silence(Silence("*", place, START + seconds), START)
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
     told = []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ from click.testing import CliRunner
 
 from tests.alerts import ticks
 from tests.alerts.ticks import transition
+from tests.support.daemons import saying
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
 from wslgpud.cli import app, incidents
@@ -23,8 +22,6 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.incidents import _as_of_now, _print_list, _readable, recent
 from wslgpud.config import StoreSettings
 from wslgpud.model import Forecast, Level, Transition
-from wslgpud.serve.router import Response, Route, dumps
-from wslgpud.serve.server import LocalApi
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -205,12 +202,8 @@ def test_an_open_incident_has_the_daemons_current_headline(tmp_path: Path) -> No
     told = [{"id": one.id, "opened": at(15.25), "headline": "in ~40 s", "outcome": "kept"} for one in chosen]
     now = [{"id": number, "since": at(15), "headline": "in ~20 s"} for number in (1, 2, 3)]
     now.append({"id": 4, "since": at(16), "headline": "another daemon's"})
-    answer = Response(200, dumps({"incidents": now}), "application/json")
-    local = LocalApi(tmp_path, [Route("/api/v1/status", lambda _: answer)])
-    assert local.start()
-    (tmp_path / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "socket": local.path.name}))
 
-    with closing(local):
+    with saying(tmp_path, {"incidents": now}):
         shown = _as_of_now(told, chosen, tmp_path)
 
     assert [one["headline"] for one in shown] == ["in ~20 s", *["in ~40 s"] * 4]

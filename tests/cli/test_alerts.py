@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.page.stage import Stage, trace
-from wslgpud.alerts.control import ControlFile
+from tests.support.daemons import saying
+from wslgpud.alerts.control import FILE, ControlFile
 from wslgpud.alerts.rules import RULES
-from wslgpud.cli import alerts, app
+from wslgpud.cli import app
 from wslgpud.model import Level, Transition
-from wslgpud.serve.router import Response, Route, dumps
-from wslgpud.serve.server import LocalApi
+from wslgpud.serve.control import alert_routes
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -37,8 +37,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 @pytest.fixture
 def state(played: tuple[Path, int]) -> Iterator[Path]:
-    yield played[0]
-    ControlFile(played[0]).path.unlink(missing_ok=True)
+    """The folder of a daemon that runs."""
+    with daemon(played[0]):
+        yield played[0]
+    (played[0] / FILE).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -46,18 +48,22 @@ def number(played: tuple[Path, int]) -> int:
     return played[1]
 
 
+class Now:
+    """The time that a test may have changed."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def mono(self) -> float:
+        return time.monotonic()
+
+
 @contextmanager
 def daemon(state: Path, *incidents: dict[str, Any]) -> Iterator[None]:
     """A running daemon with these open incidents."""
     document = {"at": "2026-11-20T14:00:01+00:00", "incidents": incidents}
-    answer = Response(200, dumps(document), "application/json")
-    local = LocalApi(state, [Route("/api/v1/status", lambda _: answer)])
-    assert local.start()
-    note = state / "daemon.json"
-    note.write_text(json.dumps({"url": "http://127.0.0.1:1", "socket": local.path.name}))
-    with closing(local):
+    with saying(state, document, *alert_routes(ControlFile(state), Now())):
         yield
-    note.unlink()
 
 
 def run(*words: str, columns: int = 200) -> Result:
@@ -82,7 +88,7 @@ def test_an_open_incident_is_listed_and_can_be_acknowledged(state: Path, number:
     run("ack", str(number), "--state", str(state))
     assert run("list", "--state", str(state)).output.rstrip("\n").endswith("  (acknowledged)")
     assert [(i["id"], i["acknowledged"]) for i in listed(state)["open"]] == [(number, True)]
-    assert ControlFile(state).now().acknowledged == (number,)
+    assert ControlFile(state).now.acknowledged == (number,)
 
 
 def test_an_unknown_incident_cannot_be_acknowledged(state: Path, number: int) -> None:
@@ -100,11 +106,22 @@ def test_a_closed_incident_can_be_acknowledged(tmp_path: Path) -> None:
             for step in steps
         )
 
-    assert run("ack", str(opened), "--state", str(tmp_path)).exit_code == 0
-    assert ControlFile(tmp_path).now().seen_id == closed
+    with daemon(tmp_path):
+        assert run("ack", str(opened), "--state", str(tmp_path)).exit_code == 0
+    assert ControlFile(tmp_path).now.seen_id == closed
 
 
-def test_an_incident_a_full_disk_kept_out_of_history_is_listed(state: Path, number: int) -> None:
+def test_without_a_daemon_nothing_is_silenced_and_the_remedy_said(tmp_path: Path) -> None:
+    done = run("silence", "swap_thrash", "--state", str(tmp_path))
+
+    assert done.exit_code == 2
+    assert "no daemon runs in" in str(done.exception) + done.output
+    assert "start it: wslgpud run" in str(done.exception) + done.output
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_incident_a_full_disk_kept_out_of_history_is_listed(played: tuple[Path, int]) -> None:
+    state, number = played
     (one,) = listed(state)["open"]
     told = {"level": "warning", "headline": "told now"}
     with daemon(state, {**told, "id": number, "since": one["opened"]}, {**told, "id": 999, "since": one["opened"]}):
@@ -114,7 +131,8 @@ def test_an_incident_a_full_disk_kept_out_of_history_is_listed(state: Path, numb
     assert [(i["id"], i["opened"], i["headline"]) for i in both[1:]] == [(999, one["opened"], "told now")]
 
 
-def test_people_see_incidents_live_and_programs_as_recorded(state: Path, number: int) -> None:
+def test_people_see_incidents_live_and_programs_as_recorded(played: tuple[Path, int]) -> None:
+    state, number = played
     (one,) = listed(state)["open"]
     with daemon(state, {"id": number, "since": one["opened"], "headline": "told now"}):
         shown = run("show", str(number), "--state", str(state)).output
@@ -147,11 +165,11 @@ def test_a_silence_lasts_as_long_as_asked_or_until_replaced(state: Path) -> None
 def test_a_silence_that_is_over_is_neither_listed_nor_kept(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silence(state, "oom_kill", "--for", "1h")
     later = time.time() + 3601
-    monkeypatch.setattr(alerts.time, "time", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later)
 
     assert listed(state)["silences"] == []
     silence(state, "swap_thrash")
-    assert [s.rule for s in ControlFile(state).now().silences] == ["swap_thrash"]
+    assert [s.rule for s in ControlFile(state).now.silences] == ["swap_thrash"]
 
 
 @pytest.mark.parametrize("words", [("silence", "no_rule"), ("explain", "no_rule")])

@@ -7,7 +7,6 @@ import os
 import pwd
 import signal
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.brake.real_jobs import IDLE, below, python, running
+from tests.support.daemons import saying
 from wslgpud import config as configuration
 from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
@@ -22,8 +22,6 @@ from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings
 from wslgpud.security.exact_signals import ExactProcess
-from wslgpud.serve.router import Response, Route, dumps
-from wslgpud.serve.server import LocalApi
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 MIB = 1 << 20
@@ -44,11 +42,7 @@ HELD = {
 def daemon(tmp_path: Path) -> Iterator[Path]:
     """The state folder of a daemon that has paused jobs 3 and 4."""
     document = {"at": "2026-11-20T14:00:01+00:00", "held": [HELD, {**HELD, "job": 4}]}
-    answer = Response(200, dumps(document), "application/json")
-    local = LocalApi(tmp_path, [Route("/api/v1/status", lambda _: answer)])
-    assert local.start()
-    (tmp_path / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "socket": local.path.name}))
-    with closing(local):
+    with saying(tmp_path, document):
         yield tmp_path
 
 

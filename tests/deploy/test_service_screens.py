@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.daemons import saying
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
 from wslgpud.cli.console import Console, pairs
@@ -96,7 +96,6 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
     monkeypatch.setattr(systemctl, "lingers", lambda: lingers)
     where = places(user=True)
     where.data.mkdir(parents=True)
-    (where.data / "daemon.json").write_text(json.dumps({"url": "http://127.0.0.1:9655"}))
     own = [
         "  page      http://127.0.0.1:9655/",
         "  status    wslgpud status",
@@ -106,8 +105,8 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
     ]
     caution = "  caution   it ends when you log out, unless root runs: loginctl enable-linger me"
 
-    assert printed(service._started(where)) == [*own, *[caution] * (not lingers)]
-    (where.data / "daemon.json").unlink()
+    with saying(where.data, {"url": "http://127.0.0.1:9655"}):
+        assert printed(service._started(where)) == [*own, *[caution] * (not lingers)]
     assert not any("page" in line for line in printed(service._started(where)))
     machine = printed(service._started(replace(where, user=False)))
     assert machine[1] == "  log       journalctl -u wslgpud"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import wslgpud
+from tests.support.daemons import saying
 from wslgpud.service import accounts, package, release, state, stress_environment, systemctl
 from wslgpud.service import places as service_places
 from wslgpud.service.changes import Changes, ServiceError, use_the_systems_programs
@@ -59,8 +60,9 @@ def test_a_user_services_state_comes_from_systemd_and_its_files(home: Places) ->
     home.drop_ins.mkdir(parents=True)
     (home.drop_ins / "wslgpud-docker.conf").touch()
     home.data.mkdir(parents=True)
-    (home.data / "daemon.json").write_text('{"pid": 1, "url": "http://127.0.0.1:9655"}')
-    assert asdict(state_of(home)) == expected | {
+    with saying(home.data, {"url": "http://127.0.0.1:9655"}):
+        known = asdict(state_of(home))
+    assert known == expected | {
         "version": "1.2",
         "url": "http://127.0.0.1:9655",
         "extras": ("stress",),

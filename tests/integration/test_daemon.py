@@ -24,6 +24,7 @@ from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually, wslgpud
 from tests.support.terminals import Terminal
 from wslgpud import __version__
 from wslgpud.app.daemon import Daemon
+from wslgpud.client import SOCKET
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.store import Reader, StoreError
@@ -111,7 +112,7 @@ def test_it_stops_at_once_with_everything_written(tmp_path: Path) -> None:
     assert code == 0
     assert len(samples_in(running.database)) == 1
     assert clean == 1
-    assert not (running.state / "daemon.json").exists()
+    assert not (running.state / SOCKET).exists()
 
 
 def test_a_second_signal_amid_the_first_does_not_hang_the_end(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) ->
         running.end(signal.SIGKILL)
     asked = wslgpud("status", "--state", str(running.state), home=tmp_path)
 
-    assert f"the daemon at {running.url} does not answer" in asked.stderr
+    assert f"the daemon at {running.state / SOCKET} does not answer" in asked.stderr
     assert "no daemon answers here" in asked.stdout
     assert asked.returncode == 3, "nobody would warn"
 
@@ -287,7 +288,8 @@ class TestAFaultIsOneLineAndExitStatusTwo:
         assert "choose another with --state" in self.run(tmp_path)
 
     def test_unwritable_state_folder_with_the_database_elsewhere(self, tmp_path: Path) -> None:
-        (tmp_path / "state" / "daemon.json").mkdir(parents=True)
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "stress-inbox").touch()
         elsewhere = str(tmp_path / "elsewhere" / "wslgpud.db")
         assert "choose another with --state" in self.run(tmp_path, WSLGPUD_STORE__PATH=elsewhere)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pty
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
+from tests.support import daemons
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
@@ -226,9 +226,8 @@ def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: P
 
 
 def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
-    body = b'{"version": "1", "waiting": "for the first sample"}'
-    with saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
-        (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
+    url = "http://127.0.0.1:9655"
+    with daemons.saying(tmp_path, {"url": url, "version": "1", "waiting": "for the first sample"}):
         shown = wslgpud("status", "--state", str(tmp_path), home=tmp_path)
 
     said = f"the daemon at {url} has just started and waits for its first sample\n"

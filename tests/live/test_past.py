@@ -26,7 +26,7 @@ from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed
 from wslgpud.cli.live.series_source import before, trail_past
 from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
-from wslgpud.client import DaemonClient, noted
+from wslgpud.client import DaemonClient
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
@@ -243,7 +243,7 @@ def test_a_daemon_with_a_password_still_answers_its_own_machine(tmp_path: Path) 
     web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
     settings = {"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(web)}
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle"), settings=settings) as running:
-        (found,) = eventually(lambda: list(noted([running.state])), "the daemon's note")
+        found = eventually(lambda: DaemonClient.of(running.state), "the daemon's socket")
         feed = DaemonFeed(found, here=True)
 
         look = eventually(lambda: sample_of(feed), "a sample")

@@ -11,9 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+from wslgpud.serve.router import Response, Route, dumps
+from wslgpud.serve.server import LocalApi
 
 T = TypeVar("T")
 
@@ -100,6 +103,16 @@ def daemon(home: Path, *arguments: str, settings: Mapping[str, str] | None = Non
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+@contextmanager
+def saying(state: Path, document: Mapping[str, Any], *more: Route) -> Iterator[None]:
+    """Answer as a daemon of that state folder would, with this status."""
+    answer = Response(200, dumps(document), "application/json")
+    local = LocalApi(state, [Route("/api/v1/status", lambda _: answer), *more])
+    assert local.start()
+    with closing(local):
+        yield
 
 
 def eventually(look: Callable[[], T], what: str) -> T:

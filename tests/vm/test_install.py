@@ -106,13 +106,12 @@ class Admin:
 
 
 def bring_systemd(admin: Admin) -> None:
-    """Put a stand-in for systemd there, and what the daemon would leave."""
+    """Put a stand-in for systemd there."""
     for name in ("systemctl", "loginctl"):
         admin.put(f"usr/local/bin/{name}", SYSTEMCTL)
     admin.put("usr/local/bin/journalctl", JOURNALCTL)
     admin.put("systemctl.log", mode=0o666)
     admin.put("run/systemd/system/.keep")
-    admin.put("var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644)
 
 
 @pytest.fixture
@@ -236,7 +235,7 @@ def test_what_somebody_has_changed_for_himself_is_left_alone(admin: Admin) -> No
 
 def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
     home = "srv/somebody"
-    admin.put(f"{home}/.local/state/wslgpud/daemon.json", '{"url": "http://127.0.0.1:9655"}')
+    admin.put(f"{home}/.local/state/wslgpud/.keep")
     admin.give(home, NOBODY)
     done = admin.does("install", "--user", uid=NOBODY, HOME=f"/{home}")
 

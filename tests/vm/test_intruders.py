@@ -340,8 +340,8 @@ def test_root_falls_into_no_trap_set_by_the_service_account(service: Service) ->
         assert "Traceback" not in said.stderr, command
         assert machine.run("sh", "-c", FINGERPRINT).stdout == before, command
 
-    # An upgrade, and what waits for ever for its other end in the place of a note that root reads.
-    as_user(service, "wslgpud", "sh", "-euc", f"cd {STATE}; rm daemon.json; mkfifo daemon.json")
+    # An upgrade, and what waits for ever for its other end in the place of the socket that root asks.
+    as_user(service, "wslgpud", "sh", "-euc", f"cd {STATE}; rm control.sock; mkfifo control.sock")
     assert "wslgpud" in install(service).stdout
     assert machine.run("sh", "-c", FINGERPRINT).stdout == before
 

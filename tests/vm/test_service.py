@@ -279,7 +279,7 @@ def test_an_upgrade_keeps_configuration_and_data(installed: Service) -> None:
 
     assert installed.machine.run("readlink", "/opt/wslgpud").stdout.strip() == new
     assert installed.machine.run("ls", "/opt/wslgpud.releases").stdout == new.rpartition("/")[2] + "\n"
-    running = json.loads(installed.machine.read("/var/lib/wslgpud/daemon.json"))
+    running = json.loads(installed.machine.run("wslgpud", "status", "--json").stdout)
     assert running["version"] == "9.9.9"
     assert installed.machine.read(CONFIGURATION_FILE).decode() == CONFIGURATION
     assert installed.query("select id from daemon_run")[: len(runs)] == runs

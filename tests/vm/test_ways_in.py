@@ -36,7 +36,6 @@ DROP_IN = f"{DROP_INS}/refuse.conf"
 REFUSE = f"""[Service]
 ExecStartPre=/bin/sh -c '! wslgpud --version | grep -qF {BROKEN}'
 """
-NOTE = "/var/lib/wslgpud/daemon.json"
 RUNS = "select version, clean from daemon_run order by id"
 #: what the machine itself writes
 ELSEWHERE = ("root/.cache", "usr/lib/python3", "var/cache", "var/lib/apt", "var/lib/dpkg", "var/lib/systemd", "var/log")
@@ -46,7 +45,7 @@ ACCOUNTS = {f"etc/{name}" for name in (".pwd.lock", "passwd", "group", "shadow",
 INTRUDER, CANARY = "intruder", "/srv/canary"
 RACE = f"""
 import contextlib, itertools, os, sys
-names = {{"wslgpud", "wslgpud.new", "wslgpud.toml", "wslgpud.db", "daemon.json", "held.json", "wslgpud.conf"}}
+names = {{"wslgpud", "wslgpud.new", "wslgpud.toml", "wslgpud.db", "control.sock", "held.json", "wslgpud.conf"}}
 for target in itertools.cycle(["{CANARY}", "{CANARY}/file", "{CANARY}/missing"]):
     for folder in sys.argv[1:]:
         with contextlib.suppress(OSError):
@@ -270,9 +269,9 @@ def history(way: Way, version: str) -> list[list[object]]:
     container = way.container
 
     def told() -> bool:
-        noted = container.run("cat", NOTE, check=False).stdout
+        said = container.run("wslgpud", "status", "--json", check=False).stdout
         ready = container.run("python3", "-c", READY, check=False).stdout
-        return ready == "200\n" and json.loads(noted or "{}").get("version") == version
+        return ready == "200\n" and json.loads(said or "{}").get("version") == version
 
     eventually(told, f"version {version}", lambda: container.run("journalctl", "-n50", "--no-pager").stdout)
     return Service(container).query(RUNS)

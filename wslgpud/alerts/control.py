@@ -1,10 +1,11 @@
-"""Silences and acknowledgements, given to the running daemon in a small file beside its data."""
+"""What people have silenced, acknowledged and seen."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from wslgpud.security import safe_files
@@ -36,33 +37,44 @@ class Control:
 
 
 class ControlFile:
-    """Rereads the file when it has changed, from any thread; an unreadable one silences nothing."""
+    """Keeps it across restarts; from any thread. Only the daemon writes: commands ask it to, over its socket."""
 
     def __init__(self, folder: Path, complain: Callable[[MessageLike], None] = lambda _: None) -> None:
+        """Read the file; an unreadable one silences nothing."""
         self.path = folder / FILE
-        self._complain = complain
-        self._stamp: tuple[int, int] | None = None
-        self._known = Control()
+        self._lock = threading.Lock()
+        self.now = Control()
+        try:
+            self.now = self._read()
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            complain(
+                say("{path} cannot be read, so nothing is silenced: {error}", path=str(self.path), error=cause(error))
+            )
 
-    def now(self) -> Control:
-        stamp = safe_files.stamp(self.path)
-        if stamp != self._stamp:
-            known = Control()
-            try:
-                known = self._read()
-            except FileNotFoundError:
-                pass
-            except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-                why = {"path": str(self.path), "error": cause(error)}
-                self._complain(say("{path} cannot be read, so nothing is silenced: {error}", **why))
-            # In this order: another thread must not see a partially read state.
-            self._known, self._stamp = known, stamp
-        return self._known
+    def silence(self, silence: Silence, wall: float) -> None:
+        """Replace the silence of that rule and resource, and drop those that are over. OSError: it cannot be kept."""
+        with self._lock:
+            place = silence.rule, silence.resource
+            others = (s for s in self.now.silences if s.until_wall > wall and (s.rule, s.resource) != place)
+            self._put(replace(self.now, silences=(*others, silence)))
 
-    def put(self, control: Control) -> None:
-        """Replace the file atomically: the daemon never reads half of it. OSError: it cannot be written."""
+    def acknowledge(self, number: int, seen_id: int = -1) -> None:
+        """Acknowledge an incident, whose jobs lost up to that row somebody has seen. OSError: it cannot be kept."""
+        with self._lock:
+            others = (known for known in self.now.acknowledged if known != number)
+            seen_id = max(seen_id, self.now.seen_id)
+            self._put(replace(self.now, acknowledged=(*others, number), seen_id=seen_id))
+
+    def see(self, row_id: int) -> None:
+        with self._lock:
+            self._put(replace(self.now, seen_id=max(row_id, self.now.seen_id)))
+
+    def _put(self, control: Control) -> None:
         latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:], control.seen_id)
-        safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # the daemon is another user
+        safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # 'wslgpud alerts list' is another user
+        self.now = latest
 
     def _read(self) -> Control:
         document = safe_files.parsed(safe_files.contents(self.path))

@@ -95,7 +95,7 @@ class AlertManager:
         self.left_open = tuple(self._ledger.open.values())
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
         self._rules.resume(self._ledger.held().values(), clock.mono())
-        self._control = ControlFile(place.state_folder, log.warning)
+        self.control = ControlFile(place.state_folder, log.warning)
         self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings)
         #: the processes paused by the brake, by pid and start time, set by the loop
@@ -122,7 +122,7 @@ class AlertManager:
 
     def standing(self) -> list[OpenIncident]:
         """Return the open incidents, worst first, with their silences and acknowledgements; from any thread."""
-        control, wall = self._control.now(), self._clock.wall()
+        control, wall = self.control.now, self._clock.wall()
         return [
             OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
             for i in sorted(self._open, key=lambda i: (-i.level, i.id))
@@ -130,7 +130,7 @@ class AlertManager:
 
     def unseen(self) -> UnseenLoss | None:
         """Return the newest lost job that nobody has seen; from any thread. Who has seen one has seen those before."""
-        seen_id = self._control.now().seen_id
+        seen_id = self.control.now.seen_id
         unseen = [i for i in self._known if i.lost_id is not None and i.lost_id > seen_id]
         return UnseenLoss(max(unseen, key=lambda i: i.lost_id or 0), len(unseen) - 1) if unseen else None
 
@@ -142,7 +142,7 @@ class AlertManager:
         unseen = self.unseen()
         if unseen is None or unseen.incident.id != number:
             return False
-        self._control.put(replace(self._control.now(), seen_id=unseen.incident.last_id))
+        self.control.see(unseen.incident.last_id)
         return True
 
     def tally(self) -> alert_metrics.Tally:
@@ -322,10 +322,10 @@ class AlertManager:
         self.dispatcher.wake()
 
     def _is_silenced(self, row: Transition) -> bool:
-        return self._control.now().silenced_until(row.rule, row.resource, self._clock.wall()) is not None
+        return self.control.now.silenced_until(row.rule, row.resource, self._clock.wall()) is not None
 
     def _messages(self, row: Transition, text: Text, incident: Incident | None) -> dict[str, Mapping[str, Any]]:
-        acknowledged = incident is not None and incident.id in self._control.now().acknowledged
+        acknowledged = incident is not None and incident.id in self.control.now.acknowledged
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
             return {}
         if row.rule == MEMORY and row.new < row.old and incident is not None and incident.paused is not None:

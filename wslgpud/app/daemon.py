@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
-import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from wslgpud import __version__
 from wslgpud.active_runs.notes import Note
 from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import before_start, blackbox, channel_factory
@@ -31,8 +28,9 @@ from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.security import private_files, safe_files
+from wslgpud.security import private_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
+from wslgpud.serve.control import alert_routes
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -168,7 +166,7 @@ class Daemon:
         ]
         server = HttpServer(config.server, publisher, table)
         server.start()
-        self.url = server.url.removesuffix("/")
+        self.url = answers.url = server.url.removesuffix("/")
         stack.callback(server.stop, STOP_SECONDS)
         if config.otlp.endpoint:
             push = otlp.Push(config.otlp, publisher.readings, host.clock)
@@ -204,7 +202,7 @@ class Daemon:
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        self._leave_note(stack, table, guarded=server.guarded)
+        self._listen(stack, [*table, *alert_routes(alerts.control, host.clock)], guarded=server.guarded)
         self._look_back(store, boot_id, alerts)
 
     def _alerts(self, store: Store, place: Installation) -> AlertManager:
@@ -267,19 +265,13 @@ class Daemon:
 
         return [finding._asdict() for finding in doctor.run(self._host, self._config, None, str(self._folder))]
 
-    def _leave_note(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
-        """Leave our address for commands on this machine."""
-        facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
-        if guarded:
-            local = LocalApi(self._folder, table)
-            if local.start():
-                stack.callback(local.close)
-                facts["socket"] = local.path.name
-        note = self._folder / "daemon.json"
+    def _listen(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
+        """Answer commands on this machine."""
+        local = LocalApi(self._folder, table, guarded=guarded)
+        if local.start():
+            stack.callback(local.close)
         with self._folder_in_use():
-            safe_files.put(note, json.dumps(facts), mode=0o644)  # for 'wslgpud status' of every user
             private_files.make_folder(inbox(self._folder))  # made by us: it is ours even if root writes to it first
-        stack.callback(note.unlink, missing_ok=True)
 
     @contextmanager
     def _folder_in_use(self) -> Iterator[None]:

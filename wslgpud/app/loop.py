@@ -44,6 +44,8 @@ class Answers:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.latest: TickState | None = None
+        #: of the page
+        self.url = ""
         self._asked_mono = -math.inf
 
     def is_watched(self) -> bool:
@@ -65,7 +67,7 @@ class Answers:
             except StoreError as error:
                 # The store reports its own errors; requests must not fill the log with them.
                 log.debug("earlier announcements are unknown: %s", error)
-        return self.now(language, recent)
+        return {**self.now(language, recent), "url": self.url}
 
 
 @dataclass

@@ -6,21 +6,20 @@ import math
 import os
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from wslgpud import config as configuration
 from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.control import Control, ControlFile, Silence
+from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.messages import local_time, trial
 from wslgpud.alerts.report import summaries
 from wslgpud.alerts.rules import OTHERS, RULES
 from wslgpud.alerts.runbook import sections
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, refused, warn
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.help import wrapped
 from wslgpud.cli.incidents import incidents, recent
@@ -43,7 +42,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
     Examples:
         wslgpud alerts list
     """
-    control = ControlFile(common.data_folder(state), warn).now()
+    control = ControlFile(common.data_folder(state), warn).now
     incidents = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
@@ -155,11 +154,8 @@ def silence(
     known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    length, now, file = seconds(lasting, zero=True), time.time(), ControlFile(common.data_folder(state))
-    before = file.now()
-    other_silences = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
-    added = [Silence(rule, resource, now + length)] if length else []
-    _write(file, replace(before, silences=(*other_silences, *added)))
+    length = seconds(lasting, zero=True)
+    common.order(state, "silence", rule=rule, resource=resource, seconds=length)
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=length)
     print(quiet if length else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
@@ -181,15 +177,6 @@ def ack(
     told += [i for i in _open(config, state) if i["id"] == number and not told]
     if not told:
         raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)
-    file = ControlFile(common.data_folder(state))
-    before = file.now()
     # A warning that is acknowledged does not say that the kill after it was seen: that is another row.
-    seen_id = max(before.seen_id, -1 if known is None else known.last_id)
-    acknowledged = (*(n for n in before.acknowledged if n != number), number)
-    _write(file, replace(before, acknowledged=acknowledged, seen_id=seen_id))
+    common.order(state, "acknowledge", incident=number, seen_id=-1 if known is None else known.last_id)
     print(t("incident {number} is acknowledged: {what}", number=number, what=told[0]["headline"]))
-
-
-def _write(file: ControlFile, control: Control) -> None:
-    with refused("cannot write {path}: {why}; is it another user's?", path=str(file.path)):
-        file.put(control)

@@ -15,6 +15,7 @@ import click
 
 from wslgpud import config as configuration
 from wslgpud.cli.commands import TERMINAL, Declared, language
+from wslgpud.client import DaemonClient
 from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, current, use
 
 
@@ -91,6 +92,20 @@ def data_folder(state: Path | None) -> Path:
     own = state_folder(state)
     service = configuration.SYSTEM_STATE
     return service if state is None and not (own / "wslgpud.db").exists() and service.is_dir() else own
+
+
+def order(state: Path | None, path: str, /, **document: Any) -> None:
+    """Have the daemon of a command's data do something. Raises Fault: none runs; Unanswered: it does not."""
+    folder = data_folder(state)
+    daemon = DaemonClient.of(folder)
+    if daemon is None:
+        start = "systemctl start wslgpud" if folder == configuration.SYSTEM_STATE else "wslgpud run"
+        raise Fault(
+            "no daemon runs in {folder}, which would have to do this; start it: {command}",
+            folder=str(folder),
+            command=start,
+        )
+    daemon.post(f"/api/v1/{path}", document)
 
 
 def database_of(config: Path | None, state: Path | None) -> str:

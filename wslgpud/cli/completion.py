@@ -75,7 +75,7 @@ def _listed(path: str, rows: str) -> list[int]:
     """Return the numbers that a daemon lists, newest first; none where none answers."""
     from wslgpud import client
 
-    for daemon in client.noted(common.daemon_folders(None)):
+    for daemon in filter(None, map(client.DaemonClient.of, common.daemon_folders(None))):
         with suppress(client.Unanswered, KeyError, TypeError):
             return [row["id"] for row in daemon.ask(path)[rows]]
     return []

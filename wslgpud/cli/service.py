@@ -112,10 +112,10 @@ def _install(action: str, options: Options, *, user: bool, dry_run: bool) -> Non
 
 
 def _started(where: Places) -> list[tuple[str, str]]:
-    daemon = next(client.noted([where.data]), None)
+    daemon = client.answering([where.data], lambda _: None)
     restart = "systemctl --user restart wslgpud" if where.user else "sudo systemctl restart wslgpud"
     rows = [
-        (t("page"), f"{daemon.url}/" if daemon else ""),
+        (t("page"), f"{daemon[0].url}/" if daemon else ""),
         (t("status"), "wslgpud status"),
         (t("log"), "journalctl --user -u wslgpud" if where.user else "journalctl -u wslgpud"),
         (t("settings"), t("{path}, then: {command}", path=str(where.configuration), command=restart)),

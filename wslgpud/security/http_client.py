@@ -13,12 +13,14 @@ import ssl
 import time
 import urllib.parse
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import h11
 
+from wslgpud.security import safe_files
 from wslgpud.words import MessageError, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
@@ -124,11 +126,15 @@ def exchange(
 
 def _connected(address: Address, until_mono: float) -> socket.socket:
     """Return a connection to the first reachable IP of an address. Raises OSError: none is."""
-    places: list[tuple[int, Any]] = [(socket.AF_UNIX, address.socket)]
-    if not address.socket:
-        port = address.port or _DEFAULT_PORTS[address.scheme]
-        addresses = socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM)
-        places = [(family, place) for family, _, _, _, place in addresses]
+    if address.socket:
+        with safe_files.socket_address(Path(address.socket)) as short:
+            return _first([(socket.AF_UNIX, short)], address, until_mono)
+    port = address.port or _DEFAULT_PORTS[address.scheme]
+    addresses = socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM)
+    return _first([(family, place) for family, _, _, _, place in addresses], address, until_mono)
+
+
+def _first(places: Iterable[tuple[int, Any]], address: Address, until_mono: float) -> socket.socket:
     failure = OSError(say("has no address"))
     for family, place in places:
         sock = socket.socket(family, socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """What the daemon keeps is closed to other users: modes are set, whatever the umask, and narrowed where too wide.
 
 Only its owner reads a folder and its files; with the service's account, its group as well, whose members may read the
-history. What every user must be able to read (``daemon.json``) is written with a mode of its own.
+history. What every user must be able to open (``control.sock``) has a mode of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _GROUP = "wslgpud"
 #: name of the folders that are made for us alone
 _OURS = "wslgpud"
-#: the machine's data: everybody may open ``daemon.json`` there, which says where the daemon listens, but not list it
+#: the machine's data: everybody may connect to ``control.sock`` there, but not list it
 SYSTEM_STATE = Path("/var/lib/wslgpud")
 _WAY = 0o011
 

@@ -180,6 +180,19 @@ class Folder:
 
 
 @contextlib.contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """Yield an address of a Unix socket that is short enough, however long its path: unix(7) allows 107 bytes.
+
+    Raises OSError: its folder cannot be opened.
+    """
+    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def draft(target: Path) -> Iterator[Path]:
     """Yield a path for writing a private file, which is renamed to the target if complete, and removed otherwise.
 

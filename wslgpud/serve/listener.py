@@ -6,11 +6,12 @@ import asyncio
 import errno
 import logging
 import socket
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 import h11
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.router import HEAD_BYTES, Headers, Request, Response, Router
+from wslgpud.serve.router import HEAD_BYTES, Headers, Peer, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
 
 
@@ -37,9 +38,11 @@ class Deadlines:
 class Connection(asyncio.Protocol):
     """Answers a client's requests one after another; a deadline runs while it is the client's turn."""
 
-    def __init__(self, app: Router, network: str, deadlines: Deadlines, on_backlog: Callable[[], None]) -> None:
+    def __init__(
+        self, app: Router, network: str, peer: Peer | None, deadlines: Deadlines, on_backlog: Callable[[], None]
+    ) -> None:
         """Prepare for a client in ``network``, see ``access.network_of``; ``on_backlog``: its answers pile up."""
-        self.network = network
+        self.network, self._peer = network, peer
         self._app, self._deadlines, self._on_backlog = app, deadlines, on_backlog
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
@@ -52,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._readable, self._writable, self._closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = self._final = False
+        self._idle = self._final = self._reads_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as asyncio calls it
         """Start with the TLS handshake, if any."""
@@ -61,7 +64,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._wire.receive_data(data)
         self._readable.set()
-        if self._wire.their_state is not h11.IDLE:
+        if self._wire.their_state is not h11.IDLE and not self._reads_body:
             self._limit_pipelining()
 
     def _limit_pipelining(self) -> None:
@@ -80,6 +83,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason
         """Wake up tasks that wait for the client."""
+        if self._peer is not None:
+            self._peer.gone = True
         for event in (self._closed, self._readable, self._writable):
             event.set()
 
@@ -98,14 +103,9 @@ class Connection(asyncio.Protocol):
 
     async def _request(self, *, idle: bool) -> Request | None:
         """Return the next request; None if there will be none. After the ``idle`` time its head is due."""
-        self._idle, head_seconds = idle, self._deadlines.head_seconds
-        self._set_deadline(self._deadlines.idle_seconds if idle else head_seconds)
-        while (event := self._wire.next_event()) is h11.NEED_DATA and not self._closing:
-            if self._idle and self._wire.trailing_data[0]:
-                self._idle = False
-                self._set_deadline(head_seconds)
-            self._readable.clear()
-            await self._readable.wait()
+        self._idle = idle
+        self._set_deadline(self._deadlines.idle_seconds if idle else self._deadlines.head_seconds)
+        event = await self._event()
         self._set_deadline(None)
         self._idle = False
         if not isinstance(event, h11.Request):
@@ -114,11 +114,33 @@ class Connection(asyncio.Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         size = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
         version, asked = event.http_version.decode(), (event.method.decode(), unquote(path.decode()), query.decode())
-        request = Request(*asked, headers, size, version, self.network)
-        if not request.has_body:
+        request = Request(*asked, headers, size, version, self.network, self._peer)
+        if request.has_body and (max_bytes := self._app.max_body_bytes(request)):
+            request = replace(request, body=await self._body(max_bytes))
+        elif not request.has_body:
             self._wire.next_event()  # its end
             self._limit_pipelining()
         return request
+
+    async def _event(self) -> Any:
+        """Wait for what the client sends next; NEED_DATA if it is gone."""
+        while (event := self._wire.next_event()) is h11.NEED_DATA and not self._closing:
+            if self._idle and self._wire.trailing_data[0]:
+                self._idle = False
+                self._set_deadline(self._deadlines.head_seconds)
+            self._readable.clear()
+            await self._readable.wait()
+        return event
+
+    async def _body(self, max_bytes: int) -> bytes | None:
+        """Return the body of a request; None if it is longer, or the client gone."""
+        body, self._reads_body = bytearray(), True
+        self._set_deadline(self._deadlines.head_seconds)
+        while isinstance(event := await self._event(), h11.Data) and len(body) <= max_bytes:
+            body += event.data
+        self._set_deadline(None)
+        self._reads_body = False
+        return bytes(body) if isinstance(event, h11.EndOfMessage) and len(body) <= max_bytes else None
 
     async def _answer(self, request: Request) -> bool:
         """Answer a request; False if it was the last one."""
@@ -206,6 +228,14 @@ def to_evict(connections: Iterable[Connection]) -> Connection | None:
     waited_for = [connection for connection in connections if connection.waits_for_client]
     per_network = Counter(connection.network for connection in waited_for)
     return min(waited_for, key=lambda one: (-per_network[one.network], one.since), default=None)
+
+
+def _peer(client: socket.socket) -> Peer | None:
+    """Return who has connected to a Unix socket, see unix(7); None for any other socket."""
+    if client.family != socket.AF_UNIX:
+        return None
+    pid, uid, _ = struct.unpack("iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
 
 
 class Listener:
@@ -297,8 +327,9 @@ class Listener:
             except asyncio.CancelledError:
                 client.close()
                 raise
-            network = network_of(str(place[0])) if place else ""  # a Unix socket's peer has no name
-            connection = Connection(self._app, network, self._deadlines, self._limit_backlog)
+            peer = _peer(client)
+            network = network_of(str(place[0])) if peer is None else f"uid {peer.uid}"
+            connection = Connection(self._app, network, peer, self._deadlines, self._limit_backlog)
             self._connections.add(connection)
             connection.task = asyncio.create_task(self._begin(client, connection))
             # One per turn of the loop: otherwise a burst would fill all slots and evict its own first clients before a

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import logging
+import os
 import threading
 import traceback
 from collections import Counter
@@ -60,6 +61,15 @@ _T = TypeVar("_T")
 Headers = list[tuple[bytes, bytes]]
 
 
+@dataclass(eq=False, slots=True)
+class Peer:
+    """The process that connected to the Unix socket, by the kernel's word; ``gone`` once its connection has ended."""
+
+    pid: int
+    uid: int
+    gone: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for handlers; header names are in lower case."""
@@ -72,6 +82,9 @@ class Request:
     version: str = "1.1"
     #: the client's network, see ``access.network_of``
     client: str = ""
+    peer: Peer | None = None
+    #: None where it was not read
+    body: bytes | None = None
 
     @property
     def has_body(self) -> bool:
@@ -153,8 +166,14 @@ class Route:
     handler: Callable[[Request], Response]
     waits: bool = False
     heavy: bool = False
-    #: POST, without a body, for the little that can be done and not only read
+    #: POST for what can be done and not only read, without a body unless this one is allowed
     method: str = "GET"
+    max_body_bytes: int = 0
+    #: only for root and the daemon's own user, on the Unix socket
+    owner: bool = False
+
+    def admits(self, peer: Peer | None) -> bool:
+        return not self.owner or (peer is not None and peer.uid in (0, os.geteuid()))
 
 
 class Threads:
@@ -225,7 +244,7 @@ class Router:
         route = self._route(request.path)
         self._counts[route.path if route else "other", response.status] += 1
         headers = response_headers(response)
-        if request.has_body:  # the body is not read, so no request can follow on this connection
+        if request.has_body and request.body is None:  # so no request can follow on this connection
             headers.append((b"connection", b"close"))
         return response, headers
 
@@ -243,7 +262,13 @@ class Router:
             # h11 limits only heads that come in several pieces
             (request.head_bytes > HEAD_BYTES, 431, f"more than {HEAD_BYTES} bytes of headers", close),
             (request.method not in allowed, 405, f"only {' and '.join(allowed)}", {"Allow": ", ".join(allowed)}),
-            (request.has_body, 413, "requests have no body here", {}),
+            (
+                route is not None and not route.admits(request.peer),
+                403,
+                "only root and the daemon's user may do that",
+                {},
+            ),
+            (request.has_body and request.body is None, 413, "no body, or not so long a one, is taken here", {}),
         ):
             if wrong:
                 raise Problem(status, detail, headers)
@@ -256,6 +281,12 @@ class Router:
             return route.handler(request)
         threads = self._heavy if route.heavy else self._threads
         return await asyncio.wait_for(threads.run(functools.partial(route.handler, request)), HANDLER_SECONDS)
+
+    def max_body_bytes(self, request: Request) -> int:
+        """Return how much of a request's body is worth reading: nothing of a client's who may not do that."""
+        route = self._route(request.path)
+        wanted = route is not None and route.method == request.method and route.admits(request.peer)
+        return route.max_body_bytes if route is not None and wanted else 0
 
     def _route(self, path: str) -> Route | None:
         folder, _, name = path.rpartition("/")

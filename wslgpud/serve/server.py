@@ -8,12 +8,15 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from wslgpud import config
+from wslgpud.client import SOCKET
 from wslgpud.config import ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Reading
+from wslgpud.security import safe_files
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
 from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.publisher import HTTP_CONNECTIONS, Publisher
@@ -22,8 +25,8 @@ from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.sources.identity import identity
 from wslgpud.words import Message, MessageError, cause, say
 
-#: paths for commands, on the Unix socket
-LOCAL_PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
+#: a program that announces its run may have nothing to say for so long
+LOCAL_IDLE_SECONDS = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -143,31 +146,39 @@ def _by_whom(port: int) -> Message:
 
 
 class LocalApi:
-    """The API for local commands, where the server requires passwords or TLS.
+    """The control socket, in the daemon's folder: the whole API for commands, and what only they can do.
 
-    It answers on a Unix socket in the daemon's folder that only its user may open: the kernel checks access, so
-    ``wslgpud status`` needs no stored password.
+    Any user may connect; the kernel says who it is. Where the server requires passwords or TLS, only root and the
+    daemon's own user are answered, so that ``wslgpud status`` needs no stored password. A program may keep its
+    connection open for as long as it runs.
     """
 
-    def __init__(self, folder: Path, routes: Iterable[Route], timeout_seconds: float = 5.0) -> None:
-        self.path = folder / "status.sock"
-        self._deadlines = Deadlines(timeout_seconds, timeout_seconds, timeout_seconds)
+    def __init__(
+        self, folder: Path, routes: Iterable[Route], *, guarded: bool = False, timeout_seconds: float = 5.0
+    ) -> None:
+        self.path = folder / SOCKET
+        self._deadlines = Deadlines(timeout_seconds, LOCAL_IDLE_SECONDS, timeout_seconds)
         self._open = WebConfigFile("")
-        self._app = Router([r for r in routes if r.path in LOCAL_PATHS], HostRule("localhost", "", ()), self._open)
+        table = [replace(route, owner=route.owner or (guarded and route.method == "GET")) for route in routes]
+        self._app = Router(table, HostRule("localhost", "", ()), self._open)
         self._listener: Listener | None = None
 
     def start(self) -> bool:
-        """Listen; False where the folder allows no socket (path too long, unsupported by the file system)."""
+        """Listen; False where the folder allows no socket (unsupported by its file system)."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        umask = os.umask(0)
         try:
+            os.fchmod(sock.fileno(), 0o666)  # before bind(): by its path it could be another file by then
             self.path.unlink(missing_ok=True)  # left by a daemon that was killed
-            os.fchmod(sock.fileno(), 0o600)  # before bind(): by its path it could be another file by then
-            sock.bind(str(self.path))
+            with safe_files.socket_address(self.path) as address:
+                sock.bind(address)
             self._listener = Listener(sock, self._app, self._open, self._deadlines, "wslgpud-local")
         except OSError as error:
             sock.close()
-            _log.warning("'wslgpud status' cannot ask this daemon: no socket %s: %s", self.path, error)
+            _log.warning("commands cannot reach this daemon: no socket %s: %s", self.path, error)
             return False
+        finally:
+            os.umask(umask)
         return True
 
     def close(self) -> None:

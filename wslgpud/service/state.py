@@ -38,14 +38,14 @@ class ServiceState:
 def state_of(places: Places) -> ServiceState:
     """Return the state of the service."""
     installed = places.packaged or (places.program / "bin/wslgpud").exists()
-    daemon = next(client.noted([places.data]), None)
+    daemon = client.answering([places.data], lambda _: None)
     return ServiceState(
         kind="package" if places.packaged else places.kind,
         version=_version(places) if installed else "",
         command_version=wslgpud.__version__,
         state=_asked(*systemctl.command(places, "show", "--property=ActiveState", "--value", "wslgpud")),
         enabled=systemctl.is_enabled(places),
-        url=daemon.url if daemon else "",
+        url=daemon[0].url if daemon else "",
         configuration=str(places.configuration),
         data=str(places.data),
         extras=tuple(remembered_extras(places)),

@@ -8,8 +8,7 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
+import socket
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from click.testing import CliRunner
 from tests.hosts.machines import HERE, MACHINES
 from tests.page.stage import Stage
 from tests.support.archives import unpack
+from tests.support.daemons import saying
 from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.advise.doctor import CheckResult, checking, run
@@ -31,11 +31,14 @@ from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.console import Console
 from wslgpud.cli.doctor import print_findings
+from wslgpud.client import SOCKET
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings, Stress
 from wslgpud.host import Host, NoData, RecordedHost
 from wslgpud.model import Observation, Sample, Snapshot, SourceReport
 from wslgpud.optional_packages import remedy
 from wslgpud.probes.nvml_remedies import explain
+from wslgpud.serve.router import Response, Route, dumps
+from wslgpud.serve.server import LocalApi
 from wslgpud.words import say
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -547,16 +550,15 @@ class NotInstalled(Host):
         return super().read(path)
 
 
-@pytest.mark.parametrize(("name", "state"), [("wslgpud", "good"), ("another", "note")])
-def test_a_killed_daemon_is_not_running_if_its_pid_is_reused(tmp_path, name, state):
-    line = [sys.executable, "-c", "print(flush=True); input()", name]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(line, **pipes) as process:
-        process.stdout.readline()  # before, it may have no name yet
-        note = {"pid": process.pid, "url": "http://127.0.0.1:9655"}
-        (tmp_path / "daemon.json").write_text(json.dumps(note))
+def test_a_daemon_runs_while_its_socket_takes_connections(tmp_path):
+    def judged():
+        return service(Evidence(NotInstalled(), CONFIG, None, str(tmp_path)))
 
-        assert service(Evidence(NotInstalled(), CONFIG, None, str(tmp_path))).state == state
+    with saying(tmp_path, {"url": "http://127.0.0.1:9655"}):
+        assert judged()[:2] == ("good", say("running at {url}", url="http://127.0.0.1:9655"))
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / SOCKET))
+    assert judged().state == "note"
 
 
 @pytest.fixture
@@ -576,7 +578,8 @@ def refused(monkeypatch):
 def log_of_daemon(tmp_path):
     """Return what the doctor says of the kernel log beside a daemon for which that has this health."""
     stage = Stage(tmp_path)
-    (tmp_path / "daemon.json").write_text(json.dumps({"url": stage.url}))
+    local = LocalApi(tmp_path, [Route("/api/v1/status", lambda _: Response(200, dumps(stage.now())))])
+    assert local.start()
 
     def look(health):
         report = SourceReport("kernel_log", health, Sample(), stage.clock.mono(), 0.0, "", stage.clock.wall())
@@ -585,6 +588,7 @@ def log_of_daemon(tmp_path):
         return kernel_log(Evidence(Host(), CONFIG, None, str(tmp_path)))
 
     yield look
+    local.close()
     stage.close()
 
 

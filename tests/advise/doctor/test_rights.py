@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.advise.doctor.conftest import outcome
-from wslgpud.advise.doctor import _lacking, checking, checks_brake
+from tests.support.daemons import saying
+from wslgpud.advise.doctor import _lacking, checking
 from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus
 from wslgpud.advise.doctor.checks_brake import _may_reclaim, _rights
 from wslgpud.advise.doctor.torches import TorchFacts
@@ -39,22 +40,20 @@ def test_the_daemon_may_signal_own_programs_or_all_with_cap_kill(status, state, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "note", "state", "found"),
+    ("settings", "runs", "state", "found"),
     [
-        (BrakeSettings(on=False), "{}", "not applicable", "the brake is off"),
-        (BrakeSettings(on=True, users=("no such user",)), "{}", "problem", "brake.users: there is no user"),
-        (BrakeSettings(on=True), "{}", "note", "unknown until the daemon runs"),
-        (BrakeSettings(on=True), "spoilt", "note", "unknown until the daemon runs"),
-        (BrakeSettings(on=True), '{"pid": "1"}', "note", "unknown until the daemon runs"),
-        (BrakeSettings(on=True), '{"pid": OURS}', "good", MAY),
+        (BrakeSettings(on=False), True, "not applicable", "the brake is off"),
+        (BrakeSettings(on=True, users=("no such user",)), True, "problem", "brake.users: there is no user"),
+        (BrakeSettings(on=True), False, "note", "unknown until the daemon runs"),
+        (BrakeSettings(on=True), True, "good", MAY),
     ],
 )
 def test_the_brake_of_a_running_daemon_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: BrakeSettings, note: str, state: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: BrakeSettings, runs: bool, state: str, found: str
 ) -> None:
-    monkeypatch.setattr(checks_brake, "SYSTEM_STATE", tmp_path / "none")
-    (tmp_path / "daemon.json").write_text(note.replace("OURS", str(os.getpid())))
-    said = outcome("rights.brake", Evidence(Host(), Config(brake=settings), None, str(tmp_path)))
+    monkeypatch.setattr(checking, "SYSTEM_STATE", tmp_path / "none")
+    with saying(tmp_path, {}) if runs else nullcontext():
+        said = outcome("rights.brake", Evidence(Host(), Config(brake=settings), None, str(tmp_path)))
 
     assert said.state == state
     assert str(said.found).startswith(found)

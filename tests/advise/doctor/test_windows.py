@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.hosts.machines import HERE
 from tests.probes.windows_pc import ANSWER, WINDOWS, Pc
 from tests.support.archives import unpack
-from wslgpud.advise.doctor import checking, checks_windows, run
+from wslgpud.advise.doctor import checks_windows, run
 from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.cli import app
 from wslgpud.config import Config, Windows
@@ -204,7 +204,7 @@ def test_the_desktop_on_the_card_is_named_by_windows(tmp_path: Path) -> None:
 def test_the_running_daemon_tells_who_holds_the_card_in_windows(
     monkeypatch: pytest.MonkeyPatch, cards: object, named: list[str]
 ) -> None:
-    monkeypatch.setattr(checking, "answering", lambda *_: (None, {"gpus": cards}))
+    monkeypatch.setattr(Evidence, "daemon_status", {"gpus": cards})
     found = Evidence(Host(), Config(), None, "/nowhere").programs_in_windows(GpuSample(0, "GPU-1", "card"))
 
     assert [program.name for program in found] == named

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import files
-from wslgpud.client import answering
+from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuProcess, GpuSample, Reading
@@ -97,15 +97,21 @@ class Evidence:
     @cached_property
     def daemon_sources(self) -> dict[str, str]:
         """The health of each source of the running daemon, as it says itself; empty where none answers."""
-        sources = self._daemon.get("sources")
+        sources = self.daemon_status.get("sources")
         return {source["name"]: source["health"] for source in sources or ()} if _SOURCES(sources) else {}
 
     @cached_property
-    def _daemon(self) -> dict[str, Any]:
+    def daemon(self) -> DaemonClient | None:
+        """The running daemon, whether it answers this user or not."""
+        folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE)) if self.host.live else ()
+        return next((daemon for daemon in map(DaemonClient.of, folders) if daemon and daemon.pid()), None)
+
+    @cached_property
+    def daemon_status(self) -> dict[str, Any]:
         """The status of the running daemon; empty where none answers."""
-        folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE))
-        found = answering(folders, lambda _: None) if self.host.live else None
-        return found[1] if found else {}
+        with suppress(Unanswered):
+            return self.daemon.status() if self.daemon else {}
+        return {}
 
     @cached_property
     def windows_ram(self) -> int | None:
@@ -113,7 +119,7 @@ class Evidence:
         if self.host.recorded:
             with suppress(NoData):
                 return self.windows_facts.sizes.get(windows.TOTAL)
-        told = self._daemon.get("windows")
+        told = self.daemon_status.get("windows")
         if told is not None and _RAM(told):
             return int(told["memory_total_bytes"])
         file = self.wslconfig
@@ -126,7 +132,7 @@ class Evidence:
             with suppress(NoData):
                 adapters = dict(windows.labelled(self.windows_facts.adapters))
                 return adapters[gpu.name].programs if gpu.name in adapters else ()
-        cards = self._daemon.get("gpus")
+        cards = self.daemon_status.get("gpus")
         known = {card["uuid"]: card.get("in_windows", ()) for card in cards or ()} if _CARDS(cards) else {}
         return tuple(GpuProcess(0, one["name"], one["used_bytes"]) for one in known.get(gpu.uuid, ()))
 

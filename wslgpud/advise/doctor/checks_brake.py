@@ -5,9 +5,7 @@ from __future__ import annotations
 from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.brake.brake import allowed_users
 from wslgpud.brake.freezer import reclaim_file
-from wslgpud.client import NOTE
-from wslgpud.config import SYSTEM_STATE, ConfigError
-from wslgpud.security import safe_files
+from wslgpud.config import ConfigError
 from wslgpud.words import cause, say
 
 #: capability(7)
@@ -70,15 +68,7 @@ def _may_reclaim(status: str, *, here: bool) -> Outcome:
 
 def _status_of_daemon(machine: Evidence) -> str | None:
     """Return /proc/PID/status of the running daemon; None where none runs."""
-    for folder in dict.fromkeys((machine.state_folder, str(SYSTEM_STATE))):
-        try:
-            pid = safe_files.parsed(machine.read(f"{folder}/{NOTE}") or "{}").get("pid")
-        except ValueError:
-            continue
-        status = machine.read(f"/proc/{pid}/status") if isinstance(pid, int) else None
-        if status is not None:
-            return status
-    return None
+    return machine.read(f"/proc/{machine.daemon.pid()}/status") if machine.daemon else None
 
 
 def _uid_and_capabilities(status: str) -> tuple[int, int] | None:

@@ -29,7 +29,6 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources import parse_uint, table
 from wslgpud.sources.disk import READERS, holder, open_there
-from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.words import Message, all_of, cause, say, says, template
 from wslgpud.words.units import size
@@ -368,15 +367,8 @@ def service(machine: Evidence) -> Outcome:
     """Nothing warns you while it is not running."""
     if not machine.host.live:
         return skipped(say("this is a recording"))
-    for folder in (machine.state_folder, "/var/lib/wslgpud"):
-        try:
-            document = safe_files.parsed(machine.read(f"{folder}/daemon.json") or "{}")
-        except ValueError:
-            continue
-        # After a crash the note is still there, and its pid may have been reused.
-        pid = document.get("pid")
-        if isinstance(pid, int) and "wslgpud" in OwnedFiles(machine.host).optional(pid, "cmdline"):
-            return good(say("running at {url}", url=str(document.get("url"))))
+    if machine.daemon is not None:
+        return good(say("running at {url}", url=str(machine.daemon_status.get("url", machine.daemon.url))))
     return note(say("not running"), say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud"))
 
 

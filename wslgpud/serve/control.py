@@ -1,0 +1,54 @@
+"""What commands can do to the running daemon: the routes that only its control socket has, for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wslgpud.alerts.control import ControlFile, Silence
+from wslgpud.host import Clock
+from wslgpud.security import safe_files
+from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
+from wslgpud.serve.router import Problem, Request, Response, Route
+
+#: of a document that a person caused
+MAX_COMMAND_BYTES = 4096
+_SILENCE = record({"rule": text, "resource": text, "seconds": number})
+_ACKNOWLEDGEMENT = record({"incident": uint, "seen_id": of(int)})
+
+
+def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
+    """Return the routes of ``wslgpud alerts silence`` and ``ack``."""
+
+    def silence(asked: Mapping[str, Any]) -> None:
+        wall = clock.wall()
+        control.silence(Silence(asked["rule"], asked["resource"], wall + asked["seconds"]), wall)
+
+    def acknowledge(asked: Mapping[str, Any]) -> None:
+        control.acknowledge(asked["incident"], asked["seen_id"])
+
+    return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
+
+
+def command(
+    name: str, shape: Shape, act: Callable[[Mapping[str, Any]], None], max_bytes: int = MAX_COMMAND_BYTES
+) -> Route:
+    """Return the route by which root or the daemon's own user sends a document of a ``shape``."""
+
+    def handler(request: Request) -> Response:
+        try:
+            act(_parsed(request.body or b"", shape))
+        except ValueError as error:
+            raise Problem(400, f"the document cannot be used: {error}") from error
+        except OSError as error:
+            raise Problem(503, f"that cannot be kept: {error.strerror}") from error
+        return Response(200, b"{}", "application/json")
+
+    return Route(f"/api/v1/{name}", handler, method="POST", max_body_bytes=max_bytes, owner=True)
+
+
+def _parsed(body: bytes, shape: Shape) -> Mapping[str, Any]:
+    document = safe_files.parsed(body)
+    if not shape(document):
+        raise MalformedError("it has not the form that it must have")
+    return document
