@@ -254,15 +254,17 @@ class TestStrangersOnTheSocket:
 
         assert "another user's: use sudo" in said["refused"]
 
-    @pytest.mark.parametrize("name", ["silence", "acknowledge"])
-    def test_can_neither_silence_nor_acknowledge(self, shared: Path, name: str) -> None:
-        asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9}
-        with served(shared) as control:
+    @pytest.mark.parametrize("name", ["silence", "acknowledge", "brake"])
+    def test_can_do_nothing(self, shared: Path, name: str) -> None:
+        asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9, "job": 1, "command": "stop"}
+        stopped: list[int] = []
+        with served(shared, control_routes.brake_route(lambda job, _: stopped.append(job))) as control:
             said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post(f"/api/v1/{name}", asked))
 
         assert "another user's: use sudo" in said["refused"]
         assert control.now == Control()
         assert not control.path.exists()
+        assert not stopped
 
     def test_are_not_read_beyond_their_rights(self, shared: Path) -> None:
         """Nobody fills the daemon's memory with the bodies of requests that he may not make."""

@@ -23,8 +23,6 @@ from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.logs import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
-from wslgpud.brake.commands import FILE as ORDERS
-from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import FILE as HELD
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Stress
@@ -238,12 +236,11 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
 
 
 def test_a_link_in_place_of_a_file_is_replaced_not_followed(state: Path, victim: Path) -> None:
-    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
+    for name in ("stress-hung.json", CONTROL, HELD, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
     ControlFile(state).see(1)
     HeldJobsFile(state).write(1, [])
-    CommandFile(state).append(1, "resume")
     past_runs.save(state, past_runs.PastRuns())
 
     assert kept(victim)
@@ -300,7 +297,7 @@ def a_huge_file(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [a_fifo, a_huge_file, a_link, Path.mkdir])
 def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
-    for name in ("stress-hung.json", CONTROL, HELD, ORDERS, past_runs.NAME):
+    for name in ("stress-hung.json", CONTROL, HELD, past_runs.NAME):
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
@@ -309,7 +306,6 @@ def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome,
 
     assert outcome(lambda: still_hung(state, Host())) is False
     assert outcome(HeldJobsFile(state).read) == (0, {})
-    assert outcome(lambda: list(CommandFile(state).new())) == []
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
     assert outcome(nightly._take_inbox) is None
     assert outcome(lambda: ControlFile(state, complaints.append)).now.silences == ()

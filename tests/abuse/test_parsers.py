@@ -25,8 +25,6 @@ from wslgpud.alerts import channel_factory
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.app.process import NoRecording, host_at
-from wslgpud.brake.commands import FILE as ORDERS
-from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import FILE as HELD
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Alerts, ConfigError, Stress
@@ -108,20 +106,17 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
         assert all(isinstance(number, int) for number in found.acknowledged)
 
     @relaxed
-    @given(documents("boot_id", "last", "held", "orders", "processes", "cgroup"))
+    @given(documents("boot_id", "last", "held", "processes", "cgroup"))
     @example(DEEP)
-    def test_what_is_paused_and_what_was_ordered(self, text: str) -> None:
+    def test_what_is_paused(self, text: str) -> None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         with tempfile.TemporaryDirectory() as folder:
             for content in (text, text.replace('"boot_id": ', f'"boot_id": "{boot}", "x": ')):
-                orders = CommandFile(Path(folder))
                 (Path(folder) / HELD).write_text(content)
-                (Path(folder) / ORDERS).write_text(content)
                 last, held = HeldJobsFile(Path(folder)).read()
                 assert isinstance(last, int)
                 for grip in held.values():
                     assert all(isinstance(number, int) for one in grip.members for number in one)
-                assert all(order in ("resume", "stop") for _, order in orders.new())
 
     @relaxed
     @given(documents("boot", "pid"))

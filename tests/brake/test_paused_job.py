@@ -12,7 +12,6 @@ import pytest
 from tests.alerts.ticks import START, tick
 from tests.brake.trees import GIB, program
 from wslgpud.brake import freezer, held_jobs, pauser
-from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name, row, run_seconds
@@ -113,19 +112,6 @@ def test_the_list_on_disk_has_bounds(tmp_path: Path) -> None:
     assert read(7, 1, 2048) == (7, [0])
     assert read(7, 1, 2049) == (7, [])
     assert (read(-1)[0], read(0)[0], read(1 << 31)[0], read(1 << 40)[0]) == (0, 0, 1 << 31, 1 << 31)
-
-
-def test_the_last_hundred_commands_are_kept_and_each_taken_once(tmp_path: Path) -> None:
-    file, writer = CommandFile(tmp_path), CommandFile(tmp_path)
-    assert [*file.new()] == []
-    for number in range(101):
-        writer.append(number, "stop")
-
-    assert [*file.new()] == [(number, "stop") for number in range(1, 101)]
-    assert [*file.new()] == []
-    more = [(number, "resume") for number in range(150)]
-    (tmp_path / "brake-commands.json").write_text(json.dumps({"commands": more}))
-    assert file.read() == more[50:]
 
 
 def test_a_cgroup_includes_the_processes_of_all_groups_below_it(tmp_path: Path) -> None:

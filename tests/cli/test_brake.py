@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 from tests.brake.real_jobs import IDLE, below, python, running
 from tests.support.daemons import saying
 from wslgpud import config as configuration
-from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings
 from wslgpud.security.exact_signals import ExactProcess
+from wslgpud.serve.control import brake_route
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 MIB = 1 << 20
@@ -38,12 +38,17 @@ HELD = {
 }
 
 
+#: that the daemon was given
+COMMANDS: list[tuple[int, str]] = []
+
+
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
     """The state folder of a daemon that has paused jobs 3 and 4."""
     document = {"at": "2026-11-20T14:00:01+00:00", "held": [HELD, {**HELD, "job": 4}]}
-    with saying(tmp_path, document):
+    with saying(tmp_path, document, brake_route(lambda *command: COMMANDS.append(command))):
         yield tmp_path
+    COMMANDS.clear()
 
 
 def run(*words: str, **environment: str) -> Result:
@@ -128,7 +133,7 @@ def test_the_daemon_resumes_and_stops_its_jobs_one_by_one(daemon: Path) -> None:
 
     assert run("resume", "3", *state).output == "resuming job 3\n"
     assert run("stop", "4", *state).output == "stopping job 4\n"
-    assert CommandFile(daemon).read() == [(3, "resume"), (4, "stop")]
+    assert COMMANDS == [(3, "resume"), (4, "stop")]
     assert "job 5 is not paused; these are: 3, 4" in failed("resume", "5", *state)
     assert "the running daemon manages its paused jobs" in failed("release", *state)
     assert json.loads(run("list", "--json", *state).output)["held"][0] == HELD

@@ -8,18 +8,17 @@ import math
 import os
 import pwd
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.brake import brake_metrics as metrics
 from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy, tmpfs
-from wslgpud.brake.commands import CommandFile
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.growth_history import MIN_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
-from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name
+from wslgpud.brake.paused_job import OUTCOMES, Command, PausedJob, job_name
 from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 from wslgpud.brake.reach import Reach
@@ -42,6 +41,8 @@ WATCHDOG_SECONDS = 10.0
 CHECK_SECONDS = 1.0
 #: jobs whose repeated pauses are counted
 _MAX_REMEMBERED = 64
+#: more than anyone types between two ticks; of more, only the last are kept
+_MAX_COMMANDS = 100
 #: why no job was paused, for the log
 _REASONS = {
     "nobody": "no program accounts for the lost memory",
@@ -76,13 +77,14 @@ class _Spared(NamedTuple):
 
 
 class Brake:
-    """Pauses and resumes jobs, one tick at a time. ``readings`` and ``document`` may be called from other threads."""
+    """Pauses and resumes jobs, one tick at a time. Other threads may call ``readings``, ``document``, ``command``."""
 
     def __init__(self, settings: BrakeSettings, host: Host, folder: Path, watchdog: Watchdog) -> None:
         """Start with no paused jobs. Raises ConfigError: unknown user or kind of memory."""
         self._settings, self._host, self._watchdog = settings, host, watchdog
         self._users = allowed_users(settings)
-        self._file, self._commands = HeldJobsFile(folder), CommandFile(folder)
+        self._file = HeldJobsFile(folder)
+        self._commands: deque[tuple[int, Command]] = deque(maxlen=_MAX_COMMANDS)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history, self._vram = GrowthHistory(), VramHistory()
@@ -140,6 +142,12 @@ class Brake:
                 self._register()
         self._publish()
         return rows
+
+    def command(self, number: int, command: Command) -> None:
+        """Resume or stop a job at the next tick; from any thread. Raises LookupError: it is not paused."""
+        if number not in (job["job"] for job in self._document):
+            raise LookupError("that job is not paused")
+        self._commands.append((number, command))
 
     def document(self) -> tuple[dict[str, Any], ...]:
         """Return the paused jobs for the status document, with untranslated messages."""
@@ -332,7 +340,8 @@ class Brake:
     # paused jobs
 
     def _take_commands(self) -> None:
-        for number, command in self._commands.new():
+        while self._commands:
+            number, command = self._commands.popleft()
             for job in self._paused:
                 if job.number == number:
                     job.commands.append(command)

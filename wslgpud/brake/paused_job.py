@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from wslgpud.alerts.messages import iso
 from wslgpud.alerts.rules import BRAKE
-from wslgpud.brake.commands import Command
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.held_jobs import HeldJob
 from wslgpud.brake.policy import PauseState
@@ -19,6 +18,8 @@ from wslgpud.risk.attribution import GROUP, full_name
 from wslgpud.security.redaction import named
 from wslgpud.words import Fact, Message, MessageLike, say
 
+#: to a paused job
+Command = Literal["resume", "stop"]
 #: how a pause ended, by the label ``how`` of ``brake_ends``
 OUTCOMES: Mapping[str, Message] = {
     "room": say("resumed when memory was free again"),

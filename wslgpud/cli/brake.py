@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from wslgpud import config as configuration
 from wslgpud.alerts.messages import local_time
 from wslgpud.brake.brake import RESOURCE_KINDS, allowed_users
-from wslgpud.brake.commands import Command, CommandFile
 from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.paused_job import Command
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, refused, warn
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
 from wslgpud.client import answering
 from wslgpud.config import change_keys
 from wslgpud.words import current, t, template
@@ -132,14 +132,13 @@ def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
 
 
 def _command(job: int, command: Command, state: Path | None) -> None:
-    paused = [one["job"] for one in _status(state).get("held", ())]
-    if not paused:
+    daemon, document = answering(common.daemon_folders(state), complain) or (None, {})
+    paused = [one["job"] for one in document.get("held", ())]
+    if daemon is None or not paused:
         raise Fault("job {number} is not paused; no job is", number=job)
     if job not in paused:
         raise Fault("job {number} is not paused; these are: {numbers}", number=job, numbers=tuple(map(str, paused)))
-    commands = CommandFile(common.data_folder(state))
-    with refused("cannot write {path}: {why}; is it another user's?", path=str(commands.path)):
-        commands.append(job, command)
+    daemon.post("/api/v1/brake", {"job": job, "command": command})
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wslgpud.alerts.control import ControlFile, Silence
 from wslgpud.host import Clock
@@ -11,9 +11,13 @@ from wslgpud.security import safe_files
 from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
 from wslgpud.serve.router import Problem, Request, Response, Route
 
+if TYPE_CHECKING:
+    from wslgpud.brake.paused_job import Command
+
 #: of a document that a person caused
 MAX_COMMAND_BYTES = 4096
 _SILENCE = record({"rule": text, "resource": text, "seconds": number})
+_BRAKE = record({"job": uint, "command": of(str, ("resume", "stop").__contains__)})
 _ACKNOWLEDGEMENT = record({"incident": uint, "seen_id": of(int)})
 
 
@@ -30,6 +34,11 @@ def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
     return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
 
 
+def brake_route(act: Callable[[int, Command], None]) -> Route:
+    """Return the route of ``wslgpud brake resume`` and ``stop``."""
+    return command("brake", _BRAKE, lambda asked: act(asked["job"], asked["command"]))
+
+
 def command(
     name: str, shape: Shape, act: Callable[[Mapping[str, Any]], None], max_bytes: int = MAX_COMMAND_BYTES
 ) -> Route:
@@ -40,6 +49,8 @@ def command(
             act(_parsed(request.body or b"", shape))
         except ValueError as error:
             raise Problem(400, f"the document cannot be used: {error}") from error
+        except LookupError as error:
+            raise Problem(404, str(error)) from error
         except OSError as error:
             raise Problem(503, f"that cannot be kept: {error.strerror}") from error
         return Response(200, b"{}", "application/json")
