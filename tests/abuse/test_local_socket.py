@@ -13,6 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from wslgpud.client import SOCKET, DaemonClient, answering
 from wslgpud.host import SystemClock
 from wslgpud.security.shapes import of
 from wslgpud.serve import HttpServer, Publisher
-from wslgpud.serve import control as control_routes
+from wslgpud.serve import commands as control_routes
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -257,14 +258,14 @@ class TestStrangersOnTheSocket:
     @pytest.mark.parametrize("name", ["silence", "acknowledge", "brake"])
     def test_can_do_nothing(self, shared: Path, name: str) -> None:
         asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9, "job": 1, "command": "stop"}
-        stopped: list[int] = []
-        with served(shared, control_routes.brake_route(lambda job, _: stopped.append(job))) as control:
+        brake: Any = SimpleNamespace(commands=[], document=lambda: [{"job": 1}])
+        with served(shared, control_routes.brake_route(brake)) as control:
             said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post(f"/api/v1/{name}", asked))
 
         assert "another user's: use sudo" in said["refused"]
         assert control.now == Control()
         assert not control.path.exists()
-        assert not stopped
+        assert not brake.commands
 
     def test_are_not_read_beyond_their_rights(self, shared: Path) -> None:
         """Nobody fills the daemon's memory with the bodies of requests that he may not make."""

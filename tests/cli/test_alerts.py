@@ -19,7 +19,7 @@ from wslgpud.alerts.control import FILE, ControlFile
 from wslgpud.alerts.rules import RULES
 from wslgpud.cli import app
 from wslgpud.model import Level, Transition
-from wslgpud.serve.control import alert_routes
+from wslgpud.serve.commands import alert_routes
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -111,7 +111,7 @@ def test_a_closed_incident_can_be_acknowledged(tmp_path: Path) -> None:
     assert ControlFile(tmp_path).now.seen_id == closed
 
 
-def test_without_a_daemon_nothing_is_silenced_and_the_remedy_said(tmp_path: Path) -> None:
+def test_without_a_daemon_a_silence_fails_and_says_the_remedy(tmp_path: Path) -> None:
     done = run("silence", "swap_thrash", "--state", str(tmp_path))
 
     assert done.exit_code == 2

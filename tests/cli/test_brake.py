@@ -8,6 +8,7 @@ import pwd
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings
 from wslgpud.security.exact_signals import ExactProcess
-from wslgpud.serve.control import brake_route
+from wslgpud.serve.commands import brake_route
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 MIB = 1 << 20
@@ -46,7 +47,8 @@ COMMANDS: list[tuple[int, str]] = []
 def daemon(tmp_path: Path) -> Iterator[Path]:
     """The state folder of a daemon that has paused jobs 3 and 4."""
     document = {"at": "2026-11-20T14:00:01+00:00", "held": [HELD, {**HELD, "job": 4}]}
-    with saying(tmp_path, document, brake_route(lambda *command: COMMANDS.append(command))):
+    brake: Any = SimpleNamespace(commands=COMMANDS, document=lambda: document["held"])
+    with saying(tmp_path, document, brake_route(brake)):
         yield tmp_path
     COMMANDS.clear()
 

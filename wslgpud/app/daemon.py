@@ -30,7 +30,7 @@ from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import private_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
-from wslgpud.serve.control import alert_routes, brake_route
+from wslgpud.serve.commands import alert_routes, brake_route
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -202,7 +202,7 @@ class Daemon:
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        done = [*alert_routes(alerts.control, host.clock), *([brake_route(brake.command)] if brake else [])]
+        done = [*alert_routes(alerts.control, host.clock), *([brake_route(brake)] if brake else [])]
         self._listen(stack, [*table, *done], guarded=server.guarded)
         self._look_back(store, boot_id, alerts)
 

@@ -41,8 +41,6 @@ WATCHDOG_SECONDS = 10.0
 CHECK_SECONDS = 1.0
 #: jobs whose repeated pauses are counted
 _MAX_REMEMBERED = 64
-#: more than anyone types between two ticks; of more, only the last are kept
-_MAX_COMMANDS = 100
 #: why no job was paused, for the log
 _REASONS = {
     "nobody": "no program accounts for the lost memory",
@@ -77,14 +75,15 @@ class _Spared(NamedTuple):
 
 
 class Brake:
-    """Pauses and resumes jobs, one tick at a time. Other threads may call ``readings``, ``document``, ``command``."""
+    """Pauses and resumes jobs, one tick at a time. Other threads may use ``readings``, ``document``, ``commands``."""
 
     def __init__(self, settings: BrakeSettings, host: Host, folder: Path, watchdog: Watchdog) -> None:
         """Start with no paused jobs. Raises ConfigError: unknown user or kind of memory."""
         self._settings, self._host, self._watchdog = settings, host, watchdog
         self._users = allowed_users(settings)
         self._file = HeldJobsFile(folder)
-        self._commands: deque[tuple[int, Command]] = deque(maxlen=_MAX_COMMANDS)
+        #: of people, with the job's number, for the next tick; more than anyone types until then
+        self.commands: deque[tuple[int, Command]] = deque(maxlen=100)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history, self._vram = GrowthHistory(), VramHistory()
@@ -142,12 +141,6 @@ class Brake:
                 self._register()
         self._publish()
         return rows
-
-    def command(self, number: int, command: Command) -> None:
-        """Resume or stop a job at the next tick; from any thread. Raises LookupError: it is not paused."""
-        if number not in (job["job"] for job in self._document):
-            raise LookupError("that job is not paused")
-        self._commands.append((number, command))
 
     def document(self) -> tuple[dict[str, Any], ...]:
         """Return the paused jobs for the status document, with untranslated messages."""
@@ -340,8 +333,8 @@ class Brake:
     # paused jobs
 
     def _take_commands(self) -> None:
-        while self._commands:
-            number, command = self._commands.popleft()
+        while self.commands:
+            number, command = self.commands.popleft()
             for job in self._paused:
                 if job.number == number:
                     job.commands.append(command)

@@ -12,7 +12,7 @@ from wslgpud.security.shapes import MalformedError, Shape, number, of, record, t
 from wslgpud.serve.router import Problem, Request, Response, Route
 
 if TYPE_CHECKING:
-    from wslgpud.brake.paused_job import Command
+    from wslgpud.brake.brake import Brake
 
 #: of a document that a person caused
 MAX_COMMAND_BYTES = 4096
@@ -34,9 +34,15 @@ def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
     return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
 
 
-def brake_route(act: Callable[[int, Command], None]) -> Route:
+def brake_route(brake: Brake) -> Route:
     """Return the route of ``wslgpud brake resume`` and ``stop``."""
-    return command("brake", _BRAKE, lambda asked: act(asked["job"], asked["command"]))
+
+    def act(asked: Mapping[str, Any]) -> None:
+        if asked["job"] not in (job["job"] for job in brake.document()):
+            raise LookupError("that job is not paused")
+        brake.commands.append((asked["job"], asked["command"]))
+
+    return command("brake", _BRAKE, act)
 
 
 def command(
