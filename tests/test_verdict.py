@@ -102,6 +102,21 @@ def test_a_lost_job_comes_first_unless_something_is_wrong_now(level, state):
     assert decide([SOON], []).state == "critical"
 
 
+@pytest.mark.parametrize(
+    ("path", "pid", "command"),
+    [
+        ("/build", 7, "kill -INT 7"),
+        ("/build", None, "echo 3840M | sudo tee /sys/fs/cgroup/build/memory.max"),
+        ("/a b;c", None, "echo 3840M | sudo tee '/sys/fs/cgroup/a b;c/memory.max'"),
+    ],
+)
+def test_where_no_culprit_is_sure_a_groups_limit_is_raised(path, pid, command):
+    group = Forecast(f"cgroup:{path}", Level.WARNING, GIB // 4, 3 * GIB, who="make", who_pid=pid, cause="growth")
+
+    assert decide([group], []).command == command
+    assert decide([replace(group, level=Level.OK)], []).command == ""
+
+
 def test_a_lost_job_does_not_hide_that_memory_cannot_be_read():
     assert decide([], [], blind={"ram": "gone"}, lost=LOST).state == "unknown"
 

@@ -6,6 +6,7 @@ line show it and decide nothing themselves.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -58,6 +59,7 @@ class Verdict(NamedTuple):
     that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
     ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
     has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about the kill.
+    ``limit_bytes`` is that of a group.
     """
 
     level: Level | None
@@ -71,6 +73,7 @@ class Verdict(NamedTuple):
     also: int = 0
     lost: UnseenLoss | None = None
     calm: Message = NOTHING_SAID
+    limit_bytes: int = 0
 
     @property
     def label(self) -> str:
@@ -85,9 +88,19 @@ class Verdict(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that asks the culprit to stop; empty where nothing is wrong, or the culprit only probable."""
-        sure = self.pid is not None and isinstance(self.who, str)
-        return f"kill -INT {self.pid}" if sure and self.level is not None and self.level >= Level.WARNING else ""
+        """The command that asks the culprit to stop, else raises the group's limit by a quarter; empty without either.
+
+        A culprit that is only probable is not stopped.
+        """
+        if self.level is None or self.level < Level.WARNING:
+            return ""
+        if self.pid is not None and isinstance(self.who, str):
+            return f"kill -INT {self.pid}"
+        kind, _, path = self.subject.partition(":")
+        if kind != "cgroup" or not self.limit_bytes:
+            return ""
+        file = shlex.quote(f"/sys/fs/cgroup{path}/memory.max")
+        return f"echo {self.limit_bytes * 5 // 4 >> 20}M | sudo tee {file}"
 
 
 #: WSL1 (https://github.com/microsoft/WSL/issues/296), Linux before 3.14, lxcfs before 2.0 (lxc/lxcfs#56). What is free
@@ -196,7 +209,8 @@ def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], c
     """Return the verdict of one forecast; ``numbers`` are those of the open incidents."""
     what, where = (forecast_messages.headline(forecast), forecast_messages.advice(forecast)), forecast.resource
     number = numbers.get((BLIND, _read_by(where)) if forecast.cause == BLIND else (MEMORY, where))
-    return Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
+    verdict = Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
+    return verdict._replace(limit_bytes=forecast.capacity_bytes * where.startswith("cgroup:"))
 
 
 def _read_by(resource: str) -> str:

@@ -220,8 +220,8 @@ class Stage:
                 self.publish(snapshot, observation, assessment.forecasts, keep=False)
         self.store.flush()
 
-    def host(self, name: str, *, past_seconds: int = 900) -> None:
-        """Show a recorded machine, as if it had been like that for a while."""
+    def host(self, name: str, *, past_seconds: int = 900, judged_seconds: int = 0) -> None:
+        """Show a recorded machine, as if it had been like that for a while; the engine may judge all of it."""
         self.machine = name
         monitor = SamplingPipeline(PATIENT, RecordedHost(HOSTS / name))
         try:
@@ -239,7 +239,13 @@ class Stage:
             now = moved(state.snapshot, wall - ago, mono - ago, past_seconds - ago)
             self.store.append(now)
         self.store.flush()
-        self.publish(now, state.observation, state.forecasts, keep=False)
+        engine, forecasts = RiskEngine(), state.forecasts
+        for second in range(judged_seconds):
+            found = engine.observe(replace(state.observation, t=state.observation.t + second))
+            forecasts = found.forecasts
+            for c in found.changes:
+                self.say(replace(c, wall=wall, mono=mono, message=compose(c).headline))
+        self.publish(now, state.observation, forecasts, keep=False)
 
 
 def moved(snapshot: Snapshot, wall: float, mono: float, sequence: int) -> Snapshot:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
 from wslgpud.advise.fit.plan import Estimate, Plan
@@ -13,8 +14,12 @@ from wslgpud.advise.fit.vllm import ServingPlan
 from wslgpud.cli.chart import bar
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.fit_room import Usable
+from wslgpud.model import NOTHING_SAID
 from wslgpud.words import Message, MessageLike, current, say, t
 from wslgpud.words.units import size
+
+# Sizes of cards that people have, and what WSL2 and a desktop leave of them (6 to 9 % are theirs).
+_COMMON_GIB, _USABLE = (8, 12, 16, 24, 32, 48, 80, 96), 0.92
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,15 @@ class Answer:
         table, scale_bytes = table_of("<", "<", "<", first=1), max(taken for _, taken, *_ in rows)
         for name, taken, style, filled in rows:
             table.add_row(Text(name, style), Text(size(taken), style), bar(taken / scale_bytes, 24, filled))
-        billions = say("{billions} B parameters", billions=f"{estimate.parameters / 1e9:.2f}")
-        how = current().listed([billions, *self.how] if estimate.parameters else self.how)
+        # Chinese counts in hundreds of millions.
+        unit, digits = (1e8, ".4g") if current().code == "zh" else (1e9, ".2f")
+        many = say("{number} B parameters", number=f"{estimate.parameters / unit:{digits}}")
+        how = current().listed([many, *self.how] if estimate.parameters else self.how)
         console.print(Text.assemble((self.name, "bold"), "  " * bool(self.name), how))
         console.print(table)
         console.print(Text(current().text(verdict), f"bold {colour}" if self.room else ""))
+        if self.room is None:
+            console.print(on_common_cards(estimate))
         for turn, count in self.knobs:
             text = size(count) if self.counted == "total_bytes" else t("room for {count} tokens", count=count)
             console.print("  → " + t("{title}: {text}", title=turn, text=text))
@@ -90,10 +99,21 @@ class Answer:
             console.print(current().text(self.note), style="dim")
 
 
+def on_common_cards(estimate: Estimate) -> Table:
+    """Return on which common cards it fits, for who has none here."""
+    table = table_of(">" + t("card"), ">" + t("usable"), "<" + t("fits"), gap=3)
+    for total_bytes in (gib << 30 for gib in _COMMON_GIB):
+        usable = Usable(round(_USABLE * total_bytes), NOTHING_SAID)
+        fits, _ = verdict_on(estimate, usable)
+        word, colour = {True: (t("yes"), "green"), None: (t("perhaps"), "yellow"), False: (t("no"), "red")}[fits]
+        table.add_row(size(total_bytes), size(usable.bytes), Text(word, colour))
+    return table
+
+
 def verdict_on(estimate: Estimate, room: Usable | None) -> tuple[bool | None, Message]:
     """Return whether an estimate fits; None: there is no card, or the room lies between the least and the most."""
     if room is None:
-        return None, say("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
+        return None, say("No GPU answers here. On common cards (--usable 14.5GiB takes another size):")
     least, most, how = estimate.total_bytes, estimate.max_bytes, room.how
     if least > room.bytes:
         excess = least - room.bytes

@@ -90,6 +90,18 @@ def step_for(span_seconds: float, points: int) -> int:
     return next((s for s in STEPS_SECONDS if span_seconds / s <= limit), week * math.ceil(span_seconds / week / limit))
 
 
+def of_use(
+    forecast: Mapping[str, Any], seen: Sequence[tuple[float, float]], now: float, past_seconds: float, columns: int
+) -> tuple[list[Curve], float, float, float]:
+    """Return how a memory was used, with start, end and step; as ``with_forecast``. A young history begins late."""
+    total = float(forecast["capacity_bytes"])
+    past = [(wall, share * total) for wall, share in seen if wall >= now - past_seconds]
+    start = min([now - 1.0, *(wall for wall, _ in past)])
+    step = max((now - start) / (2 * columns), (now - start) / (len(past) or 1))
+    curve = Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in past])
+    return [curve], start, now, step
+
+
 def with_forecast(
     forecast: Mapping[str, Any], seen: Sequence[tuple[float, float]], now: float, past_seconds: float, columns: int
 ) -> tuple[list[Curve], float, float, float]:

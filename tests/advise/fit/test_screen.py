@@ -91,11 +91,17 @@ def test_what_does_not_fit_is_shown_with_what_to_turn(
 def test_without_a_card_it_is_said_how_to_tell_its_size(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shown(answer(None), monkeypatch, capsys)[-6:] == [
+    told = shown(answer(None), monkeypatch, capsys)
+    assert [line.split() for line in told[-10:-2:3]] == [
+        ["8.0", "GiB", "7.4", "GiB", "no"],
+        ["24", "GiB", "22", "GiB", "yes"],
+        ["80", "GiB", "74", "GiB", "yes"],
+    ]
+    assert [*told[-15:-11], *told[-2:]] == [
         " gradients     6.0 GiB   ━━━━━━━━────────────────",
         " CUDA itself   512 MiB   ━───────────────────────",
         " at its peak   18 GiB    ━━━━━━━━━━━━━━━━━━━━━━━━",
-        "No GPU answers here: give the usable VRAM with --usable 14.5GiB.",
+        "No GPU answers here. On common cards (--usable 14.5GiB takes another size):",
         "Computed only, not measured on a real card: gradient checkpointing.",
         "noted",
     ]

@@ -167,6 +167,8 @@ def verdict(view: RowContext) -> Iterator[Text]:
     yield from (*lost, line) if verdict.get("state") == "killed" else (line, *lost)
     if advice := verdict.get("advice"):
         yield words(advice)
+    if command := verdict.get("command"):
+        yield words((command, "bold"))
 
 
 def _lost(job: Mapping[str, Any]) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -77,15 +77,16 @@ def lost(view: RowContext) -> list[Mapping[str, str]]:
 
 
 def machine(view: RowContext) -> Iterator[RenderableType]:
-    """The rest of the machine, and Windows below it."""
-    yield from filter(None, (_processor(view), _flows(view)))
+    """Disks and network, and Windows below them."""
+    yield from filter(None, (_flows(view),))
     if facts := view.document.get("windows"):
         table = table_of("<", "~", gap=1)
         table.add_row(Text(t("Windows"), "bold"), words(" · ".join(_windows(facts))))
         yield table
 
 
-def _processor(view: RowContext) -> Text:
+def processor(view: RowContext) -> Text:
+    """The processors, beside memory."""
     busy, cpus = view.trail.last(CurveKey("cpu")), view.look.value("cpus")
     cores = None if cpus is None else says("{count} core", "{count} cores", count=round(cpus))
     if not (texts := known(_PROCESSOR, busy_ratio=busy, cores=cores)):
@@ -120,7 +121,7 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
         texts.append(t("containers {session} hold {held_bytes}", session=session, held_bytes=held))
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
-            texts += known(template("{adapter}: {shared_bytes} of shared GPU memory"), **gpu)
+            texts += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
     return texts
 
 
@@ -156,22 +157,27 @@ def worth_a_line(row: Mapping[str, Any]) -> bool:
 
 def process_table(view: RowContext, rows: Sequence[Mapping[str, Any]]) -> Table:
     """The table of programs; the verdict's culprit is marked."""
-    wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
-    figures = [t("pid"), t("RAM"), t("growth"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows]
-    # Only the program's name is truncated to fit.
-    texts = [*["<" + t("role")] * wide, "~" + t("program")]
-    table = table_of("<", *(">" + heading for heading in figures), *texts, gap=1, style="bright_black")
+    # Only the program's name is truncated to fit, and no column is empty.
+    wide = view.width >= BARS
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = [
+        (">" + t("pid"), lambda row: str(row["pid"])),
+        (">" + t("RAM"), lambda row: size(row["rss_bytes"])),
+        (">" + t("growth"), lambda row: _growth(row["growth"])),
+        (">" + t("swapped"), lambda row: size(row["swap_bytes"]) if row["swap_bytes"] and wide else ""),
+        (">" + t("VRAM"), lambda row: size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]),
+        (">" + t("VRAM grows"), lambda row: _growth(row["vram growth"])),
+        ("<" + t("role"), lambda row: row["role"] if wide else ""),
+    ]
+    shown = [(heading, cell) for heading, cell in columns if any(map(cell, rows))]
+    table = table_of("<", *(heading for heading, _ in shown), "~" + t("program"), gap=1, style="bright_black")
     for row in rows:
         named = row["pid"] == view.document["verdict"].get("pid")
         program = Text(row["program"], no_wrap=True, overflow="ellipsis")
-        swapped = [size(row["swap_bytes"]) if row["swap_bytes"] else ""] * wide
-        held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
-        grown = [_growth(row["vram growth"])] * grows
-        figures = [str(row["pid"]), size(row["rss_bytes"]), _growth(row["growth"]), *swapped, held, *grown]
-        cells, does = map(Text, figures), Text(row["role"])
-        does.truncate(_DOES, overflow="ellipsis")
+        cells = [Text(cell(row)) for _, cell in shown]
+        for text in cells:
+            text.truncate(_DOES, overflow="ellipsis")
         style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
-        table.add_row("▶" if named else " ", *cells, *[does] * wide, program, style=style)
+        table.add_row("▶" if named else " ", *cells, program, style=style)
     return table
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -14,7 +13,7 @@ from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.console import ENDLESS, RichConsole
 from wslgpud.cli.live import rows, rows_machine
 from wslgpud.cli.live.rows import RowContext, Shown
-from wslgpud.words import t
+from wslgpud.words import t, template
 from wslgpud.words.units import size
 
 #: widest rule and bar, also where lines have no limit
@@ -23,6 +22,8 @@ _WIDEST, _USUAL = 200, 120
 _MAX_PROGRAMS, _MIN_PROGRAMS = 8, 3
 #: lines of the curve of a forecast
 _CURVE_LINES = (7, 13)
+#: samples from which on a curve says more than its last point
+_MIN_POINTS = 5
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,19 @@ class Screen:
 
         drawn, rest = lines(_above(view)), lines(rows.below(view))
         room = self.height - len(drawn) if self.height else len(rest) + _MAX_PROGRAMS + 2
-        rest = rest[: max(0, room - _MIN_PROGRAMS - 2)]
+        min_lines, max_lines = _CURVE_LINES
+        processes, order = rows_machine.processes(view)
+        wanted = max(_MIN_PROGRAMS, sum(map(rows_machine.worth_a_line, processes)))
+        # A small terminal shows the curve of what runs out rather than what was announced before.
+        fits = bool(self.height and view.growing) and room - 2 - wanted >= min_lines
+        rest = rest[: max(0, room - 2 - (wanted + min_lines if fits else _MIN_PROGRAMS))]
         room -= len(rest) + 2
         if room > 0:
-            processes, order = rows_machine.processes(view)
-            wanted = max(_MIN_PROGRAMS, sum(map(rows_machine.worth_a_line, processes)))
-            min_lines, max_lines = _CURVE_LINES
-            tall = min(max_lines, max(room - wanted, room // 2)) if self.height else 0
+            spare = room - wanted
+            tall = min(max_lines, max(spare, room // 2) if view.growing else spare) if self.height else 0
             tall -= (tall + 1) % 2  # an odd number has a middle line, at half the scale
-            if tall >= min_lines and view.growing:
-                drawn += lines(_forecast(view, view.growing, tall))
+            if tall >= min_lines and (curve := list(_curve(view, tall))):
+                drawn += lines(curve)
                 room -= tall
             elif not self.height:
                 processes = [row for row in processes if rows_machine.worth_a_line(row)]
@@ -78,6 +82,7 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
     yield from rows.incidents(view)
     yield rows.rule(t("memory"), view.width, rows.seen(view))
     yield rows.memory(view)
+    yield from filter(None, (rows_machine.processor(view),))
     if view.document["gpus"] or rows_machine.lost(view):
         yield rows.rule(t("GPUs"), view.width)
         yield rows_machine.gpus(view)
@@ -86,14 +91,23 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
         yield from machine
 
 
-def _forecast(view: RowContext, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
-    """Draw how a memory filled, and the range of its forecast until it is full."""
+def _curve(view: RowContext, height: int) -> Iterator[RenderableType]:
+    """Draw how a memory filled: what runs out with its forecast until it is full, else the fullest."""
     from wslgpud.cli.chart import chart
-    from wslgpud.series.curves import with_forecast  # imports the database
+    from wslgpud.series.curves import of_use, with_forecast  # imports the database
 
+    fullest = max(view.document["forecasts"], key=lambda f: -f["headroom_bytes"] / f["capacity_bytes"], default=None)
+    shown = view.growing or fullest
+    if shown is None:
+        return
     now, mono = datetime.fromisoformat(view.document["at"]).timestamp(), view.look.mono
-    points = view.trail.points(CurveKey("used", forecast["resource"]))
+    points = view.trail.points(CurveKey("used", shown["resource"]))
     seen = [(now + at - mono, share) for at, share in points]
-    curves, start, end, step = with_forecast(forecast, seen, now, view.shown.span_seconds, view.width)
-    yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
-    yield chart(curves, start, end, step, size, width=view.width, height=height - 2)
+    if not view.growing and len(seen) < _MIN_POINTS:
+        return
+    drawn = with_forecast if view.growing else of_use
+    curves, start, end, step = drawn(shown, seen, now, view.shown.span_seconds, view.width)
+    title = template("{resource} used, and its forecast") if view.growing else template("{resource} used")
+    yield rows.rule(t(title, resource=shown["resource"]), view.width)
+    total = float(shown["capacity_bytes"])
+    yield chart(curves, start, end, step, size, width=view.width, height=height - 2, top=total)

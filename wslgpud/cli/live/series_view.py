@@ -83,6 +83,8 @@ def history(
     highest = max(drawn.curves, key=lambda curve: max(p[3] for p in curve.points))
     shown = [curve for curve in drawn.curves if (curve.unit, curve.rate) == (highest.unit, highest.rate)]
     room, start, step = min(len(shown), max(1, (height - 10) // 3)), end - view.seconds, drawn.step_seconds
+    if not view.back_seconds:  # a young history begins with its first sample
+        start = max(start, min(end - step, *(curve.points[0][0] for curve in shown)))
     facts = {"since_wall": start, "until_wall": end, "step_seconds": step}
     note = t("{since_wall} to {until_wall}, a point every {step_seconds}", **facts)
     more = [t("and {number} more", number=len(shown) - room)] if len(shown) > room else []

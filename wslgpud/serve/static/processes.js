@@ -116,7 +116,7 @@ function sorter(ctx, name, text, kind) {
 
 function pastTable(past) {
   if (!past.length) return empty(t("Nothing was recorded in this period."));
-  return table(t("The largest of the last 24 hours"), [column(t("Name")), column(t("PID"), "num"), column(t("Peak"), "num"), column(t("Growth"), "num"), column(t("Last seen"), "num")],
-    past.map((p) => h("tr", { "data-key": `q${p.pid}-${p.first_seen}` }, h("th", { scope: "row" }, named(p.name)), h("td", { class: "num dim" }, p.pid),
+  return table(t("The largest of the last 24 hours"), [column(t("Name")), column(t("PID"), "num wide"), column(t("Peak"), "num"), column(t("Growth"), "num"), column(t("Last seen"), "num")],
+    past.map((p) => h("tr", { "data-key": `q${p.pid}-${p.first_seen}` }, h("th", { scope: "row" }, named(p.name)), h("td", { class: "num dim wide" }, p.pid),
       h("td", { class: "num" }, size(p.peak_bytes)), h("td", { class: "num" }, grownCell(p.grown_bytes)), h("td", { class: "num dim" }, moment(p.last_seen)))));
 }
