@@ -183,11 +183,11 @@ export function upright(u, at, colour) {
 /** Points of thinned steps, headed to the nearer extreme first: neither a peak nor a drop is lost between them. */
 export function extremes({ time, value, min = value, max = value }) {
   let before = null;
-  const half = (time[1] - time[0]) / 2 || 0;
+  const width = 0.8 * (time[1] - time[0]) || 0; // the last of five samples
   return time.flatMap((wall, n) => {
     const pair = before !== null && Math.abs(min[n] - before) < Math.abs(max[n] - before) ? [min[n], max[n]] : [max[n], min[n]];
     before = pair[1];
-    return pair[0] === pair[1] ? [[wall, pair[0]]] : [[wall, pair[0]], [wall + half, pair[1]]];
+    return pair[0] === pair[1] ? [[wall, pair[0]]] : [[wall, pair[0]], [wall + width, pair[1]]];
   });
 }
 
