@@ -54,7 +54,7 @@ def test_without_a_history_what_is_free_now_is_usable(
 ) -> None:
     on(monkeypatch, machine)
     card = card_of(CONFIG, 0)
-    found = usable(CONFIG, str(tmp_path / "none.db"), 0)
+    found = usable(card, str(tmp_path / "none.db"))
 
     assert card is not None
     assert found is not None
@@ -138,8 +138,8 @@ def plan(*words: str) -> Any:
 
 def test_the_plan_is_as_the_help_says_unless_asked_otherwise() -> None:
     lora = {"mode": "lora", "precision": "bf16", "batch": 1, "context": 4096, "optimizer": "adamw", "rank": 16}
-    picture = {"width": 1024, "height": 1024, "offload": False, "tiling": False, "slicing": False, "input": None}
-    serving = {"context": 4096, "utilization": 0.92, "eager": False, "kv_cache": "auto"}
+    picture = {"width": 1024, "height": 1024, "offload": False, "tiling": False, "input": None}
+    serving = {"context": 4096, "utilization": 0.92, "kv_cache": "auto"}
 
     lora |= {**picture, "checkpointing": False, "targets": "attention"}
     assert plan("7B", "-m", "lora").items() >= lora.items()

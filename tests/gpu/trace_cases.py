@@ -101,7 +101,7 @@ def _picture(model: str, batch: int, side: int = 224, **plan: Any) -> dict[str, 
 
 
 def _pipeline(name: str, **plan: Any) -> dict[str, Any]:
-    usual = {"mode": "inference", "width": 512, "height": 512, "offload": False, "tiling": False, "slicing": False}
+    usual = {"mode": "inference", "width": 512, "height": 512, "offload": False, "tiling": False}
     return _case(source_of(name).asked, name=name, **{**usual, **plan})
 
 

@@ -21,36 +21,55 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 from tests.gpu import trace_cases
-from wslgpud.advise.fit.tracer import allocator
-from wslgpud.advise.fit.tracer.build import built
-from wslgpud.advise.fit.tracer.main import traced
-from wslgpud.advise.fit.tracer.steps import Stage, run
+from wslgpud.advise.fit.tracer.allocator import Allocator, Block
 
 #: Tracers at once, each with its share of the card: with less, cuDNN would choose other algorithms.
 _AT_ONCE, _MEASURE_BYTES = 6, 12 << 30
 _SHOWN = ("traced_bytes", "reserved_bytes", "error_ratio", "unmeasured", "seconds", "error", "failed")
 
 
-def trace(case: dict[str, Any]) -> dict[str, Any]:
-    """Return a case with its trace."""
-    os.environ["PYTORCH_JIT"] = "0"  # as tracer/main.py does
-    import torch
+def recording(events: list[str | int]) -> None:
+    """Have every allocator of this process append what it is asked for, as ``tests/advise/fit/replay.py`` reads it."""
+    take, give, empty = Allocator.take, Allocator.give, Allocator.empty_cache
+    number, numbers = count(), dict[int, int]()
 
-    began = time.monotonic()
+    def taken(self: Allocator, size: int) -> Block:
+        block = take(self, size)
+        numbers[block.address] = next(number)
+        events.extend((self.purpose, size))
+        return block
+
+    def given(self: Allocator, block: Block) -> None:
+        events.append(-numbers.pop(block.address))
+        give(self, block)
+
+    def emptied(self: Allocator) -> None:
+        events.append("emptied")
+        empty(self)
+
+    Allocator.take, Allocator.give, Allocator.empty_cache = taken, given, emptied  # type: ignore[method-assign]
+
+
+def trace(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case with its trace; its process traces no other."""
+    os.environ["PYTORCH_JIT"] = "0"  # as tracer/main.py does
+    from wslgpud.advise.fit.tracer.watch import traced
+
+    began, events = time.monotonic(), list[str | int]()
+    recording(events)
     try:
-        _, workspaces, log = traced(torch, {**case, "measure_bytes": _MEASURE_BYTES}, "cuda")
+        found = traced({**case, "measure_bytes": _MEASURE_BYTES}, "cuda")
     except Exception as error:
         return {"case": case, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-    held = allocator.held(log.events)
-    seconds = round(time.monotonic() - began, 1)
-    facts = {"case": case, "traced_bytes": held.reserved_bytes, "used": held.used, "seconds": seconds}
-    return {**facts, "unmeasured": workspaces.unmeasured, "events": log.events}
+    facts = {"case": case, "traced_bytes": found["reserved_bytes"], "used": found["used"], "events": events}
+    return {**facts, "unmeasured": found["unmeasured"], "seconds": round(time.monotonic() - began, 1)}
 
 
 def trace_apart(case: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +85,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Run a case on the card, as its trace was run; a pipeline by diffusers' own class."""
     import torch
 
+    from wslgpud.advise.fit.tracer.build import built
+    from wslgpud.advise.fit.tracer.steps import Stage, run
+
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -73,12 +95,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
         draw(torch, case)
     else:
-        made = built(torch, case, "cuda")
+        made = built(case, "cuda")
         made.model.to("cuda")  # torch.Tensor(...) in a model's code takes no device from its surroundings
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        run(made, Stage(torch, case, "cuda", Mock()))
+        run(made, Stage(case, "cuda", Mock()))
     torch.cuda.synchronize()
     return {"reserved_bytes": torch.cuda.max_memory_reserved(), "allocated_bytes": torch.cuda.max_memory_allocated()}
 
@@ -150,11 +172,10 @@ def _prompts(torch: Any, case: dict[str, Any], pipe: Any, dtype: Any) -> dict[st
 
 def trace_on_the_processor(case: dict[str, Any]) -> tuple[int, int, bool]:
     """Return the bytes in use and reserved of a trace without measurements, and whether convolutions are missing."""
-    import torch
+    from wslgpud.advise.fit.tracer.watch import traced
 
-    _, workspaces, log = traced(torch, case, "cpu")
-    held = allocator.held(log.events)
-    return sum(held.used.values()), held.reserved_bytes, bool(workspaces.unmeasured)
+    found = traced(case, "cpu")
+    return sum(found["used"].values()), found["reserved_bytes"], bool(found["unmeasured"])
 
 
 def compare_unmeasured() -> None:

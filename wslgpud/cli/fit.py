@@ -6,23 +6,24 @@ import math
 import os
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import click
 
-from wslgpud.advise.fit import llama, vllm
-from wslgpud.advise.fit.asking import Asking, IdleCard
-from wslgpud.advise.fit.plan import GGUF, PRECISIONS, QUANTIZED, Estimate, Mode, NoEstimate, Optimizer, Plan
+from wslgpud.advise.fit import vllm
+from wslgpud.advise.fit.asking import Asking, IdleCard, ask_llama_cpp
+from wslgpud.advise.fit.plan import GGUF, PLAIN, PRECISIONS, QUANTIZED, Estimate, Mode, NoEstimate, Optimizer, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
-from wslgpud.cli import common, fit_engines
+from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console
+from wslgpud.cli.fit_answer import Engine, answered, described, served
 from wslgpud.cli.fit_room import card_of, given, usable
 from wslgpud.config import Config
+from wslgpud.model import GpuSample
 from wslgpud.stress.find_python import NoTorch, find_python
-from wslgpud.words import MessageLike, current, say, t
+from wslgpud.words import current, say, t
 
 _MODELS = (
     "7B, or a config.json or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
@@ -33,9 +34,11 @@ _FORMATS = (
     " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. By default as in config.json, else bf16"
 )
 _OPTIMIZERS = "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"
+_SHARE = option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
+_BATCHED = option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
+_USABLE = option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
+_ENGINE = option("--engine", "transformers|vllm", "program that runs a language model")
 _TYPED = click.core.ParameterSource.COMMANDLINE
-_UNPACKED = ("bf16", "fp16", "fp32", "mixed")
-_PIPELINES = (*_UNPACKED, "fp8", "int8", "int4")
 _SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}", re.IGNORECASE)
 _MIN_SIDE, _MAX_SIDE = 64, 16384
 #: Operations are measured on the card while at least this share of it is free: no training runs there.
@@ -56,26 +59,16 @@ def fit(
     resolution: Annotated[str, option("--resolution", "WxH", "pixels of a picture")] = "1024x1024",
     offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
-    vae_slicing: Annotated[bool, flag("--vae-slicing", "decode one image after the other")] = False,
-    engine: Annotated[
-        Literal["transformers", "vllm"], option("--engine", "transformers|vllm", "program that runs a language model")
-    ] = "transformers",
-    utilization: Annotated[
-        float, option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
-    ] = vllm.UTILIZATION,
+    engine: Annotated[Literal["transformers", "vllm"], _ENGINE] = "transformers",
+    utilization: Annotated[float, _SHARE] = vllm.UTILIZATION,
     sequences: Annotated[int, option("--max-num-seqs", "N", "vLLM's sequences at once; 0: its own choice", min=0)] = 0,
-    batched: Annotated[
-        int, option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
-    ] = 0,
+    batched: Annotated[int, _BATCHED] = 0,
     kv_cache: Annotated[
-        Literal["auto", "fp8"], option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")
+        vllm.CacheType, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")
     ] = "auto",
-    eager: Annotated[bool, flag("--enforce-eager", "vLLM without CUDA graphs")] = False,
     python: Annotated[str, common.PYTHON] = "",
     sides: Annotated[str, option("--input", "SIZES", "one input of a model of one's own, like 3x1280x1280")] = "",
-    room: Annotated[
-        str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
-    ] = "",
+    room: Annotated[str, _USABLE] = "",
     gpu: common.Gpu = 0,
     as_json: common.Json = False,
     config: common.Config = None,
@@ -98,31 +91,31 @@ def fit(
     source = source_of(model)
     _reject_unfit(context, source, engine)
     form = precision or source.stored or "bf16"
-    known = {"pipeline": _PIPELINES, "named": _UNPACKED, "own": _UNPACKED}.get(source.kind, PRECISIONS)
+    known = {"pipeline": (*PLAIN, "fp8", "int8", "int4"), "named": PLAIN, "own": PLAIN}.get(source.kind, PRECISIONS)
     if form not in known:
-        raise Fault("--precision {value}: there are {known}", value=form, known=known)
+        raise Fault("--precision {value}: there are {known}", value=form, known=tuple(known))
+    card = card_of(settings, gpu)
     if engine == "vllm":
         if source.shape is None:
             raise Fault(source.unknown or say("there is no language model in {path}", path=model))
-        serving = vllm.ServingPlan(form, tokens, utilization, sequences, batched, kv_cache, eager)
-        answer = fit_engines.served(source.shape, serving, _whole_card(room, settings, gpu))
+        serving = vllm.ServingPlan(form, tokens, utilization, sequences, batched, kv_cache)
+        answer = served(source.name, source.shape, serving, _whole_card(room, card))
     else:
         width, height = (_sizes("resolution", resolution) * 2)[:2]
         if not _MIN_SIDE <= min(width, height) <= max(width, height) <= _MAX_SIDE:
             raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=resolution, count=_MAX_SIDE)
         targets, shape = "all" if all_linear else "attention", _sizes("input", sides) if sides else None
-        drawing = width, height, offload, vae_tiling, vae_slicing
+        drawing = width, height, offload, vae_tiling
         plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, *drawing)
         _reject_senseless(source, plan)
-        usable_vram = given(room) if room else usable(settings, database_of(config, state), gpu)
+        usable_vram = given(room) if room else usable(card, database_of(config, state))
         with Console(stderr=True).status("") as status:
 
             def tell(asked: Plan) -> None:
-                part = current().listed(fit_engines.described(source, asked))
-                status.update(t("tracing the model: {part} …", part=part))
+                status.update(t("tracing the model: {part} …", part=current().listed(described(source, asked))))
 
-            asked_of = llama.asked if source.kind == "gguf" else _tracer(settings, python, gpu, state, tell)
-            answer = fit_engines.answered(source, plan, usable_vram, asked_of)
+            asks = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state, tell)
+            answer = answered(source, plan, usable_vram, asks)
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -131,37 +124,37 @@ def fit(
 
 
 def _tracer(
-    settings: Config, python: str, gpu: int, state: Path | None, tell: Callable[[Plan], object]
-) -> fit_engines.Engine:
+    settings: Config, python: str, card: GpuSample | None, state: Path | None, tell: Callable[[Plan], object]
+) -> Engine:
     """Return what asks models in the Python that trains here; if there is none, what says so."""
     try:
         interpreter = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
         if python:
             raise
-        return partial(_unasked, error.message)
-    card, idle = card_of(settings, gpu), IdleCard()
+        why = error.message
+
+        def unasked(_source: NamedModel, _plan: Plan) -> Estimate:
+            raise NoEstimate(why)
+
+        return unasked
+    idle = IdleCard()
     if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
         idle = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
     # What a program of another account said is not kept for us.
     return Asking(interpreter, idle, None if interpreter.account else state_folder(state) / "fit.json", tell).ask
 
 
-def _unasked(why: MessageLike, _source: NamedModel, _plan: Plan) -> Estimate:
-    raise NoEstimate(why)
-
-
 def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
     """Reject given options that have no meaning here, rather than ignore them."""
     by_transformers = "--mode --batch --optimizer --checkpointing --rank --all-linear"
-    by_vllm = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype --enforce-eager"
-    language, pipeline, gguf = (source.kind == kind for kind in ("language", "pipeline", "gguf"))
+    by_vllm = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype"
+    pipeline, gguf, words = source.kind == "pipeline", source.kind == "gguf", source.kind in ("language", "gguf")
     typed = [p for p in context.command.params if context.get_parameter_source(p.name or "") == _TYPED]
     given = {name for parameter in typed for name in parameter.opts}
     for names, fits, purpose in (
-        ("--resolution --offload --vae-tiling --vae-slicing", pipeline, say("diffusion pipelines")),
-        ("--context", language or gguf, say("language models")),
-        (f"--engine {by_vllm}", language, say("language models")),
+        ("--resolution --offload --vae-tiling", pipeline, say("diffusion pipelines")),
+        ("--context", words, say("language models")),
         ("--precision", not gguf, say("models that are not in a .gguf file")),
         (by_vllm, engine == "vllm", say("--engine {name}", name="vllm")),
         (by_transformers, engine != "vllm", say("--engine {name}", name="transformers")),
@@ -185,11 +178,10 @@ def _sizes(option: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, text.lower().split("x")))
 
 
-def _whole_card(text: str, settings: Config, index: int) -> vllm.Card:
+def _whole_card(text: str, card: GpuSample | None) -> vllm.Card:
     if text:
         size = given(text).bytes
         return vllm.Card(size, size)
-    card = card_of(settings, index)
     if card is None or card.total_bytes is None or card.free_bytes is None:
         raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
     return vllm.Card(card.total_bytes, card.free_bytes)

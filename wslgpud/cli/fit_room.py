@@ -42,22 +42,17 @@ def given(text: str) -> Usable:
 
 def card_of(settings: Config, index: int) -> GpuSample | None:
     """Return the card of this number, None if no driver answers."""
-    source = GpuSource(Host(), settings)
-    try:
-        gpus = source.read().gpus or ()
-    except (NoData, SourceError):
-        return None
-    finally:
-        source.close()
-    card = next((g for g in gpus if g.index == index), None)
-    if card is None:
+    with contextlib.closing(GpuSource(Host(), settings)) as source, contextlib.suppress(NoData, SourceError):
+        for card in source.read().gpus or ():
+            if card.index == index:
+                return card
         raise Fault("there is no GPU {gpu}", gpu=index)
-    return card
+    return None
 
 
-def usable(settings: Config, database: str, index: int) -> Usable | None:
+def usable(card: GpuSample | None, database: str) -> Usable | None:
     """Return the usable VRAM: by the last stress run, by history, else the free memory."""
-    if (card := card_of(settings, index)) is None:
+    if card is None:
         return None
     known = from_history(database, card, time.time())
     if known is not None or card.free_bytes is None:
@@ -73,24 +68,17 @@ def from_history(database: str, card: GpuSample, now: float) -> Usable | None:
         for _, run in reversed(reader.stress_runs()):
             if run.uuid == card.uuid and run.complete and "usable_bytes" in run.values:
                 return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
-        return _from_daily_use(reader, card, now)
+
+        def days(metric: str, label: str, value: str) -> list[Bucket]:
+            found = (ref for ref in reader.series() if ref.metric == metric and dict(ref.labels).get(label) == value)
+            return [b for ref in found for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+
+        most, how = max((day.high for day in days(_USED, "uuid", card.uuid)), default=0.0), None
+        room = gpu_room(card, wsl=generation(Host()) == 2)
+        if limits := days(LEARNED.name, "resource", f"gpu{card.index}"):
+            most, how = limits[-1].last, say("an allocation above this has failed here before; minus the current use")
+        elif room is not None and most > room.capacity:
+            how = say("the highest use seen here, minus the current use")
+        if how and card.used_bytes is not None:
+            return Usable(max(0, round(most) - card.used_bytes), how)
     return None
-
-
-def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
-    room = gpu_room(card, wsl=generation(Host()) == 2)
-    if card.used_bytes is None:
-        return None
-
-    def days(metric: str, label: str, value: str) -> list[Bucket]:
-        found = (ref for ref in reader.series() if ref.metric == metric and dict(ref.labels).get(label) == value)
-        return [b for ref in found for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
-
-    most = max((day.high for day in days(_USED, "uuid", card.uuid)), default=0.0)
-    if limits := days(LEARNED.name, "resource", f"gpu{card.index}"):
-        most, how = limits[-1].last, say("an allocation above this has failed here before; minus the current use")
-    elif room is not None and most > room.capacity:
-        how = say("the highest use seen here, minus the current use")
-    else:
-        return None
-    return Usable(max(0, round(most) - card.used_bytes), how)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.advise.fit.replay import replayed
 from wslgpud.advise.fit import asking
 from wslgpud.advise.fit.asking import Asking, IdleCard, job_of
 from wslgpud.advise.fit.plan import NoEstimate, Plan
 from wslgpud.advise.fit.source import source_of
-from wslgpud.advise.fit.tracer.allocator import held
 from wslgpud.cli import app
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import Python
@@ -37,21 +37,18 @@ LAST, ALONE = line(), line(measured=False)
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['model']} {case['mode']}")
 def test_a_real_models_trace_ends_with_what_the_card_reserved(case: dict[str, Any]) -> None:
-    assert held(case["events"]).reserved_bytes == pytest.approx(case["reserved_bytes"], rel=0.01)
+    assert replayed(case["events"]).reserved_bytes == pytest.approx(case["reserved_bytes"], rel=0.01)
 
 
 def test_what_is_held_at_the_peak_is_told_by_purpose() -> None:
-    found = held(["weights", 4 << 20, "activations", 30 << 20, 0, -1, "gradients", 8 << 20])
+    found = replayed(["weights", 4 << 20, "activations", 30 << 20, 0, -1, "gradients", 8 << 20])
 
-    assert found.used["weights"] == 4 << 20
-    assert found.used["activations"] == 30 << 20
-    with pytest.raises(ValueError, match="storage 7 ends"):
-        held(["weights", 512, -7])
+    assert found.peak == {"weights": 4 << 20, "activations": 30 << 20}
 
 
 def test_models_that_leave_the_card_free_their_room_for_the_next() -> None:
-    apart = held(["weights", 30 << 20, 0, "emptied", "weights", 40 << 20])
-    together = held(["weights", 30 << 20, "weights", 40 << 20])
+    apart = replayed(["weights", 30 << 20, 0, "emptied", "weights", 40 << 20])
+    together = replayed(["weights", 30 << 20, "weights", 40 << 20])
 
     assert (apart.reserved_bytes, together.reserved_bytes) == (40 << 20, 70 << 20)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from wslgpud.advise.fit import llama
+from wslgpud.advise.fit import asking
+from wslgpud.advise.fit.asking import LLAMA_CPP, ask_llama_cpp
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, NoEstimate, Plan
 from wslgpud.advise.fit.source import NamedModel
 from wslgpud.cli import app
@@ -22,16 +23,16 @@ def gguf(file: str) -> NamedModel:
 
 
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, status: int = 0) -> Path:
-    program = folder / llama.PROGRAM
+    program = folder / LLAMA_CPP
     program.write_text(f"#!/bin/sh\necho \"$@\" >'{folder}/words'\ncat <<'END'\n{text}\nEND\nexit {status}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(llama, "program", lambda _: str(program))
+    monkeypatch.setattr(asking, "program", lambda _: str(program))
     return folder / "words"
 
 
 def test_its_own_arithmetic_counts_for_all_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = installed(tmp_path, monkeypatch, PRINTED)
-    found = llama.asked(gguf("/models/some.gguf"), Plan(batch=4, context=8192))
+    found = ask_llama_cpp(gguf("/models/some.gguf"), Plan(batch=4, context=8192))
 
     assert found.parts == {
         "weights": 7401 << 20,
@@ -56,15 +57,15 @@ def test_an_answer_that_is_none_is_not_believed_and_says_why(
 ) -> None:
     installed(tmp_path, monkeypatch, text, status)
 
-    with pytest.raises(NoEstimate, match=f"{llama.PROGRAM}.*{why}"):
-        llama.asked(gguf("x.gguf"), Plan())
+    with pytest.raises(NoEstimate, match=f"{LLAMA_CPP}.*{why}"):
+        ask_llama_cpp(gguf("x.gguf"), Plan())
 
 
 def test_where_it_is_not_installed_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "program", lambda _: None)
+    monkeypatch.setattr(asking, "program", lambda _: None)
 
     with pytest.raises(NoEstimate, match="is not installed"):
-        llama.asked(gguf("x.gguf"), Plan())
+        ask_llama_cpp(gguf("x.gguf"), Plan())
 
 
 def fit(folder: Path, *words: str) -> tuple[int, str]:
@@ -86,7 +87,7 @@ def test_the_command_gives_its_answer_and_tries_shorter_contexts(
 
 
 def test_without_it_a_file_takes_its_size_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "program", lambda _: None)
+    monkeypatch.setattr(asking, "program", lambda _: None)
     small, large = (fit(tmp_path, "--usable", size) for size in ("80GiB", "4GiB"))
 
     assert (small[0], large[0]) == (3, 1)

@@ -18,7 +18,7 @@ PARTS = {"weights": 12 * GIB, "gradients": 6 * GIB, "CUDA itself": GIB // 2}
 
 def answer(usable: int | None, knobs: int = 1, counted: str = "total_bytes", spread: int | None = 0) -> Answer:
     room = None if usable is None else Usable(usable, say("as given"))
-    turned = [(say("batch {count}", count=n), 3000 * n) for n in range(1, knobs + 1)]
+    turned = [([say("batch {count}", count=n)], 3000 * n) for n in range(1, knobs + 1)]
     only = [say("gradient checkpointing")]
     how = ["bf16", say("batch 8")]
     found = Estimate(PARTS, spread)

@@ -1,10 +1,18 @@
-"""Asks the model itself: runs the tracer in the Python that trains here, and keeps what it answers."""
+"""Asks the model itself: runs the tracer in the Python that trains here, and keeps what it answers.
+
+Of a GGUF file llama.cpp is asked: ``llama-fit-params`` prints its own arithmetic. As
+https://github.com/ggml-org/llama.cpp/pull/22171 has it, that is a line per device, of MiB of the model, the context and
+the compute buffers; the last line is the host's, and the only one of a build without CUDA. Its build 11434 was asked of
+a GGUF of 4 layers with 2 x 64 numbers in the keys of a token: 273 MiB of weights, and 64 MiB of a context of 32768, as
+by hand.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,22 +22,22 @@ from typing import Any, NamedTuple
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, QUANTIZED, UNPACKED, WEIGHT_BYTES, Estimate, NoEstimate, Plan
 from wslgpud.advise.fit.source import NamedModel
 from wslgpud.security import safe_files
-from wslgpud.security.run_as import Command, environment, run
+from wslgpud.security.run_as import Command, environment, program, run
 from wslgpud.security.shapes import flag, of, record, table, uint
 from wslgpud.stress.find_python import Python
 from wslgpud.words import cause, say, template
 
-TRACER = Path(__file__).with_name("tracer")
-#: time limit of a trace
-MAX_SECONDS = 600.0
+TRACER, LLAMA_CPP = Path(__file__).with_name("tracer"), "llama-fit-params"
+#: time limits of a trace, and of llama.cpp
+MAX_SECONDS, _LLAMA_CPP_SECONDS = 600.0, 60.0
 #: of this machine's memory, the part that a trace may take; it takes 1 to 3 GB, mostly of libraries
 MEMORY_SHARE = 0.5
 #: Where nothing of the card was measured, models without convolutions may take this share more, for operations' own
 #: memory (attention backward, norms) and kernels that the processor lacks: ``python -m tests.gpu.traces_on_a_real_card
 #: --unmeasured`` prints how much it was. With convolutions it may be anything.
 UNMEASURED_SHARE = 0.2
-_CUDA, _UNUSED = template("CUDA itself"), template("PyTorch's cache, unused")
-_PURPOSES = (template("weights"), template("gradients"), template("activations"), template("optimizer"), _CUDA)
+_WEIGHTS, _ACTIVATIONS, _CUDA = template("weights"), template("activations"), template("CUDA itself")
+_PURPOSES = (_WEIGHTS, template("gradients"), _ACTIVATIONS, template("optimizer"), _CUDA)
 _BY_DATA = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
 _PICTURE = (3, 224, 224)
 _MAX_WHY = 300
@@ -46,6 +54,7 @@ _ANSWER = record(
         "used": table(_PURPOSES.__contains__, uint),
     }
 )
+_LLAMA_CPP_ROW = re.compile(r"^(\S{1,40}) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
 
 
 class Died(NoEstimate):
@@ -83,7 +92,9 @@ class Asking:
         job = job_of(source, plan, self._card)
         # The modules that a file of one's own imports are not known.
         file = None if source.kind == "own" else self._file
-        key, kept = self._key(job), _read(file)
+        key, kept = self._key(job), dict[str, Any]()
+        with suppress(OSError, ValueError):
+            kept = safe_files.parsed(safe_files.contents(file, _MAX_KEPT_BYTES)) if file else {}
         if _ANSWER(known := kept.get(key, {})):
             return _estimate(known)
         self._tell(plan)
@@ -110,16 +121,16 @@ class Asking:
         return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
     def _traced(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        path, account = str(self._python.path), self._python.account
+        account = self._python.account
         surroundings = {**environment(account, os.environ), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         surroundings |= {"CUDA_VISIBLE_DEVICES": self._card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         memory = round(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        text = json.dumps({**job, "memory_bytes": memory})
+        command, text = (
+            Command([str(self._python.path)], surroundings, account),
+            json.dumps({**job, "memory_bytes": memory}),
+        )
         try:
-            _, output, _ = run(Command([path], surroundings, account), MAX_SECONDS, script=TRACER, text=text)
-            answer = safe_files.parsed(output)
-        except OSError as error:  # a TimeoutError, too
-            raise NoEstimate("{program}: {why}", program=path, why=cause(error)) from error
+            answer = safe_files.parsed(_said(command, MAX_SECONDS, script=TRACER, text=text)[1])
         except ValueError:
             answer = {}
         if "error" in answer:
@@ -127,6 +138,13 @@ class Asking:
         if not _ANSWER(answer):
             raise Died(say("the tracer ended without an answer: it ran out of memory, or was ended"))
         return answer
+
+
+def _said(command: Command, seconds: float, **more: Any) -> tuple[int, str, str]:
+    try:
+        return run(command, seconds, **more)
+    except OSError as error:  # a TimeoutError, too
+        raise NoEstimate("{program}: {why}", program=command.arguments[0], why=cause(error)) from error
 
 
 def _estimate(answer: Mapping[str, Any]) -> Estimate:
@@ -137,7 +155,7 @@ def _estimate(answer: Mapping[str, Any]) -> Estimate:
     reserved = max(least, answer["reserved_bytes"] + CONTEXT_BYTES)
     facts = answer["parameters"], answer["torch"]
     if answer["measured"] and not answer["unmeasured"]:
-        return Estimate({**used, _UNUSED: reserved - least, _CUDA: cuda}, 0, *facts)
+        return Estimate({**used, template("PyTorch's cache, unused"): reserved - least, _CUDA: cuda}, 0, *facts)
     spread = None if answer["unmeasured"] else round((1 + UNMEASURED_SHARE) * reserved) - least
     return Estimate({**used, _CUDA: cuda}, spread, *facts)
 
@@ -149,7 +167,19 @@ def _refusal(kind: str, why: str) -> NoEstimate:
     return NoEstimate("the model could not be traced: {why}", why=why if kind == "Refused" else f"{kind}: {why}")
 
 
-def _read(file: Path | None) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return safe_files.parsed(safe_files.contents(file, _MAX_KEPT_BYTES)) if file else {}
-    return {}
+def ask_llama_cpp(source: NamedModel, plan: Plan) -> Estimate:
+    """Return what llama.cpp says. Raises NoEstimate: it is not installed, or did not say."""
+    if (path := program(LLAMA_CPP)) is None:
+        raise NoEstimate("{program} is not installed", program=LLAMA_CPP)
+    words = [path, "--model", source.asked, "--ctx-size", str(plan.batch * plan.context), "--fit-print", "on"]
+    status, output, complaints = _said(Command(words, dict(os.environ), None), _LLAMA_CPP_SECONDS)
+    every = _LLAMA_CPP_ROW.findall(output)
+    rows = [row for row in every if row[0].lower() != "host"]
+    if status or not every:
+        why = next(reversed(complaints.strip().splitlines()), "") or say("exit status {status}", status=status)
+        raise NoEstimate("{program}: {why}", program=LLAMA_CPP, why=why)
+    if not rows:
+        raise NoEstimate("{program} is built without CUDA", program=LLAMA_CPP)
+    model, context, compute = (sum(int(row[column]) for row in rows) << 20 for column in (1, 2, 3))
+    parts = {_WEIGHTS: model, template("keys and values"): context, _ACTIVATIONS: compute}
+    return Estimate({**parts, _CUDA: CONTEXT_BYTES})

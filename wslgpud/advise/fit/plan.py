@@ -19,15 +19,15 @@ Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum"
 #: - MXFP4: 4 bits and 8 for each 32 weights (OCP Microscaling Formats 1.0, 5.1); NVFP4: 4 bits and 8 for each 16.
 #: - GGUF: bits a weight of the whole model, as llama.cpp lists them for Llama 3.1 8B, embeddings included:
 #:   https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md.
-_PLAIN = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0}
+PLAIN = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0}
 _GROUPED = {"gptq": (4 + 20 / 128) / 8, "awq": (4 + 20 / 128) / 8, "gptq8": (8 + 24 / 128) / 8}
 _BLOCKS = {"fp8": 1.0, "mxfp4": (4 + 8 / 32) / 8, "nvfp4": (4 + 8 / 16) / 8, "int8": 1.01, "int4": 4.127 / 8}
 _LLAMA_CPP = {"q4_k_m": 4.8944 / 8, "q5_k_m": 5.7036 / 8, "q6_k": 6.5633 / 8, "q8_0": 8.5008 / 8}
-WEIGHT_BYTES: Mapping[str, float] = {**_PLAIN, **_BLOCKS, **_GROUPED, **_LLAMA_CPP}
+WEIGHT_BYTES: Mapping[str, float] = {**PLAIN, **_BLOCKS, **_GROUPED, **_LLAMA_CPP}
 PRECISIONS = tuple(WEIGHT_BYTES)
 GGUF = frozenset(_LLAMA_CPP)
 #: Precisions of weights that are not trained; all but llama.cpp's allow adapters.
-QUANTIZED = frozenset(WEIGHT_BYTES) - frozenset(_PLAIN)
+QUANTIZED = frozenset(WEIGHT_BYTES) - frozenset(PLAIN)
 #: One matrix at a time is dequantized to 16 bits for long inputs: bitsandbytes' dequantize_4bit, and GPTQ's and AWQ's
 #: kernels beyond a few tokens.
 UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
@@ -40,8 +40,8 @@ class Plan:
     """The intended use of a model.
 
     ``context`` is of language models; ``input`` the shape of one input of the others, None by their configuration;
-    ``width`` to ``slicing`` are of pipelines, in pixels: ``offload`` keeps models in RAM until they are needed,
-    ``tiling`` and ``slicing`` are the autoencoder's.
+    ``width`` to ``tiling`` are of pipelines, in pixels: ``offload`` keeps models in RAM until they are needed,
+    ``tiling`` decodes pictures in tiles.
     """
 
     mode: Mode = "inference"
@@ -57,7 +57,6 @@ class Plan:
     height: int = 1024
     offload: bool = False
     tiling: bool = False
-    slicing: bool = False
 
 
 class NoEstimate(MessageError):

@@ -51,7 +51,6 @@ class Shape:
     it passes. ``full_layers`` keep the keys and values of all tokens, ``windowed_layers`` of the last ``window``.
     """
 
-    name: str
     parameters: int
     experts: int
     embeddings: int
@@ -88,7 +87,7 @@ def typical(parameters: int) -> dict[str, Any]:
     return {"model_type": "llama", **sizes}
 
 
-def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
+def of_config(document: Mapping[str, Any]) -> Shape:
     """Return the shape in a Hugging Face config.json.
 
     Raises:
@@ -113,12 +112,8 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     head = number("head_dim", default=hidden // heads)
     queries, keys = heads * head, number("num_key_value_heads", default=heads) * head
     wide = widest = number("intermediate_size", default=4 * hidden)
-    count, dense, experts, blocks = (
-        number("num_local_experts", "num_experts", "n_routed_experts", default=1),
-        layers,
-        0,
-        0,
-    )
+    count, dense = number("num_local_experts", "num_experts", "n_routed_experts", default=1), layers
+    experts = blocks = 0
     if count > 1:
         width = number("moe_intermediate_size", default=wide)
         shared = number("shared_expert_intermediate_size", default=number("n_shared_experts", default=0) * width)
@@ -141,4 +136,4 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     windowed = windowed if window else 0
     full = max(0, layers - linear - windowed)
     block = layers, hidden, heads, queries, keys, widest, vocabulary
-    return Shape(name or kind, parameters, experts, embeddings, *block, full, windowed, window, kind == "gpt_oss")
+    return Shape(parameters, experts, embeddings, *block, full, windowed, window, kind == "gpt_oss")

@@ -26,7 +26,7 @@ MAX_CONFIG_BYTES = 64 << 20
 #: ``fit``'s names of quantized weights, by ``quantization_config``'s method and bits
 _STORED = {"bitsandbytes 4": "int4", "bitsandbytes 8": "int8", "fp8 8": "fp8", "mxfp4 4": "mxfp4"}
 _STORED |= {"gptq 4": "gptq", "gptq 8": "gptq8", "awq 4": "awq"}
-_USUAL_BITS = {"fp8": 8, "mxfp4": 4, "awq": 4}
+_USUAL_BITS = {"fp8": 8, "mxfp4": 4, "awq": 4, "bitsandbytes": 8}
 
 Kind = Literal["language", "gguf", "pipeline", "named", "own"]
 
@@ -56,8 +56,7 @@ class NamedModel(NamedTuple):
         if not isinstance(self.quantization, Mapping):
             return ""
         method = str(self.quantization.get("quant_method", "")).lower()
-        loaded = 4 if self.quantization.get("load_in_4bit") else 8
-        usual = loaded if method == "bitsandbytes" else _USUAL_BITS.get(method)
+        usual = 4 if self.quantization.get("load_in_4bit") else _USUAL_BITS.get(method)
         bits = self.quantization.get("bits") or usual
         if (name := _STORED.get(f"{method} {bits}")) is None:
             kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method or "?"
@@ -93,7 +92,7 @@ def source_of(text: str) -> NamedModel:
     if not parameters:
         raise ShapeError("{text} is neither a size like 7B nor a config.json or a .gguf file", text=text)
     name, config = text.strip().upper(), typical(parameters)
-    shape = replace(of_config(config, name), parameters=parameters)
+    shape = replace(of_config(config), parameters=parameters)
     return NamedModel(name, "language", f"config:{json.dumps(config)}", shape)
 
 
@@ -110,8 +109,7 @@ def _of_files(path: Path) -> NamedModel:
     if len(models) == 1:
         file, pieces = models[0], [models[0]]
         if split := _PIECE.fullmatch(file.name):
-            numbers = range(1, int(split[2]) + 1)
-            pieces = [file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in numbers]
+            pieces = [file.with_name(f"{split[1]}{n:05}-of-{split[2]}.gguf") for n in range(1, int(split[2]) + 1)]
         size = sum(piece.stat().st_size for piece in pieces)
         return NamedModel(file.stem, "gguf", str(pieces[0]), weights_bytes=size)
     if models:
@@ -120,17 +118,14 @@ def _of_files(path: Path) -> NamedModel:
         raise ShapeError("there is no config.json in {path}", path=str(folder))
     document = _document(config)
     name = folder.name if config.name == _CONFIG else config.name
-    named = NamedModel(name, "language", f"config:{json.dumps(document)}", quantization=_quantization(document))
+    parts = [part for part in (document, document.get("text_config")) if isinstance(part, dict)]
+    packed = next((part["quantization_config"] for part in parts if part.get("quantization_config")), None)
+    named = NamedModel(name, "language", f"config:{json.dumps(document)}", quantization=packed)
     try:
-        return named._replace(shape=of_config(document, name))
+        return named._replace(shape=of_config(document))
     except UnknownModelError as error:
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         return named._replace(unknown=error.message, weights_bytes=size)
-
-
-def _quantization(document: Mapping[str, Any]) -> object:
-    inner, name = document.get("text_config"), "quantization_config"
-    return document.get(name) or (inner.get(name) if isinstance(inner, dict) else None)
 
 
 def _pipeline(folder: Path) -> Mapping[str, Mapping[str, Any]]:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.advise.fit.estimate import weights
-from wslgpud.advise.fit.knobs import both
 from wslgpud.advise.fit.plan import WEIGHT_BYTES, Estimate
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.words import Message, say, template
 
 GIB = 1 << 30
+CacheType = Literal["auto", "fp8"]
 #: vLLM's default share of the card, and tokens in a block of its cache
 UTILIZATION, BLOCK_TOKENS = 0.92, 16
 #: Default tokens per step and concurrent sequences, on cards from 70 GiB on and on smaller ones:
@@ -46,8 +46,12 @@ class ServingPlan:
     utilization: float = UTILIZATION
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
-    kv_cache: str = "auto"
-    eager: bool = False
+    kv_cache: CacheType = "auto"
+
+
+#: vLLM's own options for these
+_OPTIONS = {"utilization": "--gpu-memory-utilization", "context": "--max-model-len", "kv_cache": "--kv-cache-dtype"}
+_OPTIONS |= {"max_num_seqs": "--max-num-seqs", "precision": "--quantization"}
 
 
 class Card(NamedTuple):
@@ -74,7 +78,7 @@ def serve(shape: Shape, plan: ServingPlan, card: Card) -> Served:
     parts = {
         template("weights"): round(weights(shape, plan.precision)),
         template("profiling run"): _profiling_bytes(shape, plan, card),
-        template("CUDA graphs"): 0 if plan.eager else _GRAPH_BYTES * shape.layers,
+        template("CUDA graphs"): _GRAPH_BYTES * shape.layers,
         template("CUDA itself"): _CUDA_BYTES,
     }
     cache = share - sum(parts.values())
@@ -83,9 +87,8 @@ def serve(shape: Shape, plan: ServingPlan, card: Card) -> Served:
     tokens = int(concurrency * plan.context) // BLOCK_TOKENS * BLOCK_TOKENS
     if cache > 0:
         parts[template("keys and values")] = cache
-    return Served(
-        Estimate(parts, 0, shape.parameters), cache, tokens, concurrency, _refusal(share, cache, each, plan, card)
-    )
+    found, refusal = Estimate(parts, 0, shape.parameters), _refusal(share, cache, each, plan, card)
+    return Served(found, cache, tokens, concurrency, refusal)
 
 
 def _refusal(share: int, cache: int, each: int, plan: ServingPlan, card: Card) -> Message | None:
@@ -135,8 +138,8 @@ def _profiling_bytes(shape: Shape, plan: ServingPlan, card: Card) -> int:
     return max(block, choice)
 
 
-def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, int]]:
-    """Return the single settings that let vLLM start, and how many tokens its cache holds then.
+def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[list[str], int]]:
+    """Return vLLM's options that let it start, and how many tokens its cache holds then.
 
     Each goes with a share of the card that is free.
     """
@@ -144,25 +147,21 @@ def turns(shape: Shape, plan: ServingPlan, card: Card) -> list[tuple[Message, in
     within = replace(plan, utilization=min(plan.utilization, free))
     lacking = sequence_bytes(shape, plan, card, plan.context) - serve(shape, within, card).cache_bytes
     needed = math.ceil(100 * (within.utilization + max(0, lacking) / card.total_bytes)) / 100
-    longest, shared = _longest(shape, within, card), min(needed, free)
-    share = say("--gpu-memory-utilization {ratio}", ratio=f"{shared:.2f}")
-    smaller = [name for name in ("fp8", "awq") if WEIGHT_BYTES[name] < WEIGHT_BYTES[plan.precision]]
-    settings: list[tuple[bool, dict[str, Any], Message]] = [
-        (True, {"utilization": shared}, share),
-        (0 < longest < plan.context, {"context": longest}, say("--max-model-len {count}", count=longest)),
-        (True, {"kv_cache": "fp8"}, say("--kv-cache-dtype fp8")),
-        (True, {"eager": True}, say("--enforce-eager (slower)")),
-        (_batched(plan, card)[1] > _FEW, {"max_num_seqs": _FEW}, say("--max-num-seqs {count}", count=_FEW)),
-        *((True, {"precision": name}, say("{precision} weights", precision=name)) for name in smaller),
+    every: list[dict[str, Any]] = [
+        {"utilization": min(needed, free)},
+        {"context": min(plan.context, _longest(shape, within, card)) or plan.context},
+        {"kv_cache": "fp8"},
+        {"max_num_seqs": min(_FEW, _batched(plan, card)[1])},
+        *({"precision": name} for name in ("fp8", "awq") if WEIGHT_BYTES[name] < WEIGHT_BYTES[plan.precision]),
     ]
-    found = []
-    for sensible, changes, said in settings:
-        changed = replace(within, **changes)
+    found = dict[tuple[str, ...], int]()
+    for changed in (replace(within, **changes) for changes in every):
         served = serve(shape, changed, card)
-        if sensible and served.refusal is None and changed != (plan if said is share else within):
-            lowered = within.utilization < plan.utilization and said is not share
-            found.append((both(share, said) if lowered else said, served.tokens))
-    return found
+        given = {name: value for name, value in asdict(changed).items() if value != getattr(plan, name)}
+        options = tuple(f"{_OPTIONS[name]} {value}" for name, value in given.items())
+        if options and served.refusal is None:
+            found.setdefault(options, served.tokens)
+    return [([*options], tokens) for options, tokens in found.items()]
 
 
 def _longest(shape: Shape, plan: ServingPlan, card: Card) -> int:

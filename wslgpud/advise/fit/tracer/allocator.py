@@ -10,12 +10,8 @@ reserved there.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-#: the event of ``torch.cuda.empty_cache``
-EMPTIED = "emptied"
 MIB = 1 << 20
 #: Sizes are multiples of this.
 GRAIN_BYTES = 512
@@ -23,118 +19,81 @@ GRAIN_BYTES = 512
 SMALL_BYTES, SMALL_SEGMENT_BYTES = MIB, 2 * MIB
 #: Below this size, segments have 20 MiB; from here on the block's own size, rounded up to 2 MiB.
 LARGE_BYTES, LARGE_SEGMENT_BYTES, ROUND_BYTES = 10 * MIB, 20 * MIB, 2 * MIB
+Pool = list[tuple[int, int]]
 
 
-@dataclass(eq=False, slots=True)
-class Block:
-    """A piece of a segment; its neighbours are those before and after it in the same one."""
+class Block(NamedTuple):
+    """A piece of a segment that is in use."""
 
     address: int
     size: int
-    small: bool
-    before: Block | None = None
-    after: Block | None = None
-    free: bool = True
-    purpose: str = ""
+    purpose: str
 
 
 class Allocator:
-    """Allocates blocks as torch does; segments are kept until the end, as long as the card has room."""
+    """Allocates blocks as torch does; segments are kept until the cache is emptied, as long as the card has room."""
 
     def __init__(self) -> None:
         #: at most, until now
-        self.reserved_bytes = self._held_bytes = 0
-        self.allocated_bytes = 0
-        #: the purpose of further blocks, and the bytes in use for each purpose at the peak
+        self.reserved_bytes = self._held_bytes = self._next_address = 0
+        #: the purpose of further blocks, and the bytes in use for each purpose, now and at the peak
         self.purpose = ""
-        self.peak: dict[str, int] = {}
-        self._used: dict[str, int] = {}
-        self._peak_bytes = 0
-        #: free blocks of each pool, the best fit first
-        self._pools: dict[bool, list[tuple[int, int, Block]]] = {False: [], True: []}
-        self._next_address = 0
+        self.used, self.peak = dict[str, int](), dict[str, int]()
+        #: size and address of the free blocks of a pool, the best fit first; of small blocks in the second
+        self._pools: tuple[Pool, Pool] = [], []
+        #: of free blocks the size by the address, and the address by the end; of segments the size by the address
+        self._free, self._ends, self._segments = dict[int, int](), dict[int, int](), dict[int, int]()
 
     def take(self, size: int) -> Block:
         """Return a block of at least this size."""
         size = max(GRAIN_BYTES, -(-size // GRAIN_BYTES) * GRAIN_BYTES)
         small = size <= SMALL_BYTES
         pool = self._pools[small]
-        place = bisect_left(pool, (size,))
-        block = pool.pop(place)[2] if place < len(pool) else self._segment(size, small=small)
-        rest = block.size - size
+        if not pool or pool[-1][0] < size:
+            large = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else -(-size // ROUND_BYTES) * ROUND_BYTES
+            self._reserve(pool, SMALL_SEGMENT_BYTES if small else large)
+        address = pool[bisect_left(pool, (size, 0))][1]
+        rest = self._remove(pool, address) - size
         if rest >= GRAIN_BYTES if small else rest > SMALL_BYTES:
-            self._split(block, size)
-        block.free, block.purpose = False, self.purpose
-        self._used[block.purpose] = self._used.get(block.purpose, 0) + block.size
-        self.allocated_bytes += block.size
-        if self.allocated_bytes > self._peak_bytes:
-            self._peak_bytes, self.peak = self.allocated_bytes, self._used.copy()
-        return block
+            self._add(pool, address + size, rest)
+        else:
+            size += rest
+        self.used[self.purpose] = self.used.get(self.purpose, 0) + size
+        if sum(self.used.values()) > sum(self.peak.values()):
+            self.peak = self.used.copy()
+        return Block(address, size, self.purpose)
 
     def give(self, block: Block) -> None:
         """Free a block and merge it with its free neighbours."""
-        self.allocated_bytes -= block.size
-        self._used[block.purpose] -= block.size
-        block.free = True
-        pool = self._pools[block.small]
-        for other in (block.before, block.after):
-            if other is not None and other.free:
-                del pool[bisect_left(pool, (other.size, other.address))]
-                block, rest = (other, block) if other is block.before else (block, other)
-                block.size, block.after = block.size + rest.size, rest.after
-                if block.after is not None:
-                    block.after.before = block
-        insort(pool, (block.size, block.address, block))
+        self.used[block.purpose] -= block.size
+        pool, start, end = self._pools[block.size <= SMALL_BYTES], block.address, block.address + block.size
+        if start in self._ends:
+            start = self._ends[start]
+            self._remove(pool, start)
+        if end in self._free:
+            end += self._remove(pool, end)
+        self._add(pool, start, end - start)
 
     def empty_cache(self) -> None:
         """Give segments back that are free as a whole, as ``torch.cuda.empty_cache`` does."""
-        for pool in self._pools.values():
-            for entry in [entry for entry in pool if entry[2].before is None and entry[2].after is None]:
-                pool.remove(entry)
-                self._held_bytes -= entry[0]
+        for pool in self._pools:
+            for size, address in [*pool]:
+                if self._segments.get(address) == size:
+                    self._held_bytes -= self._remove(pool, address)
 
-    def _segment(self, size: int, *, small: bool) -> Block:
-        large = LARGE_SEGMENT_BYTES if size < LARGE_BYTES else -(-size // ROUND_BYTES) * ROUND_BYTES
-        taken = SMALL_SEGMENT_BYTES if small else large
-        block = Block(self._next_address, taken, small)
-        self._next_address += taken
-        self._held_bytes += taken
+    def _reserve(self, pool: Pool, size: int) -> None:
+        self._add(pool, self._next_address, size)
+        self._segments[self._next_address] = size
+        self._next_address += size + GRAIN_BYTES  # so that blocks of two segments are no neighbours
+        self._held_bytes += size
         self.reserved_bytes = max(self.reserved_bytes, self._held_bytes)
-        return block
 
-    def _split(self, block: Block, size: int) -> None:
-        rest = Block(block.address + size, block.size - size, block.small, block, block.after)
-        if rest.after is not None:
-            rest.after.before = rest
-        block.after, block.size = rest, size
-        insort(self._pools[block.small], (rest.size, rest.address, rest))
+    def _add(self, pool: Pool, address: int, size: int) -> None:
+        insort(pool, (size, address))
+        self._free[address], self._ends[address + size] = size, address
 
-
-class Reserved(NamedTuple):
-    """Memory reserved by the allocator, and the peak in use, by purpose."""
-
-    reserved_bytes: int
-    used: dict[str, int]
-
-
-def held(events: Iterable[str | int]) -> Reserved:
-    """Return the memory held at the end of a trace, as ``tracer/main.py`` prints it.
-
-    Raises ValueError: a storage ends that is not there.
-    """
-    allocator = Allocator()
-    blocks: dict[int, Block] = {}
-    count = 0
-    for event in events:
-        if event == EMPTIED:
-            allocator.empty_cache()
-        elif isinstance(event, str):
-            allocator.purpose = event
-        elif event > 0:
-            blocks[count] = allocator.take(event)
-            count += 1
-        elif (block := blocks.pop(-event, None)) is None:
-            raise ValueError(f"storage {-event} ends, but is not there")
-        else:
-            allocator.give(block)
-    return Reserved(allocator.reserved_bytes, dict(allocator.peak))
+    def _remove(self, pool: Pool, address: int) -> int:
+        """Return the size of a block that is free no more."""
+        size = self._free.pop(address)
+        del self._ends[address + size], pool[bisect_left(pool, (size, address))]
+        return size

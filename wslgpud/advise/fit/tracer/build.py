@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch.utils._pytree import tree_map_only
+
 Job = dict[str, Any]
 
 #: Where a configuration names no class: the first of these that knows its type.
@@ -17,8 +20,10 @@ _AUTO = (
     *("AutoModelForSpeechSeq2Seq", "AutoModelForImageClassification", "AutoModelForSemanticSegmentation"),
     *("AutoModelForAudioClassification", "AutoModel"),
 )
+#: formats of weights, packed ones for 16 bits
+_DTYPES = {"fp16": torch.float16, "fp32": torch.float32, "mixed": torch.float32}
 #: ten seconds at 16 kHz
-_SAMPLES, _CLASSES = 160_000, 1000
+_SAMPLES = 160_000
 
 
 class Refused(Exception):
@@ -35,28 +40,19 @@ class Built(NamedTuple):
     pipeline: Any = None
 
 
-def dtype_of(torch: Any, precision: str) -> Any:
-    """Return the format of the weights."""
-    if precision == "fp16":
-        return torch.float16
-    return torch.float32 if precision in ("fp32", "mixed") else torch.bfloat16
-
-
-def built(torch: Any, job: Job, device: str) -> Built:
+def built(job: Job, device: str) -> Built:
     """Return the model of a job, with weights of its precision. Raises Refused."""
-    from torch.utils._pytree import tree_map_only
-
     source, _, name = job["model"].partition(":")
-    usual, dtype = torch.get_default_dtype(), dtype_of(torch, job["precision"])
+    usual, dtype = torch.get_default_dtype(), _DTYPES.get(job["precision"], torch.bfloat16)
     if source in ("config", "pipeline"):
         torch.set_default_dtype(dtype)
         try:
             with torch.device(device):
                 if source == "config":
-                    return _of_transformers(torch, job, json.loads(name), device)
+                    return _of_transformers(job, json.loads(name))
                 from .pipelines import Pipeline
 
-                pipeline = Pipeline(torch, json.loads(name), job, dtype)
+                pipeline = Pipeline(json.loads(name), job, dtype)
                 return Built(pipeline.model, (), pipeline=pipeline)
         finally:
             torch.set_default_dtype(usual)
@@ -96,7 +92,7 @@ def _named(source: str, name: str, job: Job) -> Any:
     return make(batch=job["batch"]) if "batch" in inspect.signature(make).parameters else make()
 
 
-def _of_transformers(torch: Any, job: Job, document: Job, device: str) -> Built:
+def _of_transformers(job: Job, document: Job) -> Built:
     import transformers
 
     document = {k: v for k, v in document.items() if k not in ("dtype", "torch_dtype", "quantization_config")}
@@ -113,9 +109,9 @@ def _of_transformers(torch: Any, job: Job, document: Job, device: str) -> Built:
         model.gradient_checkpointing_enable()
     if job["mode"] == "lora":
         if job["precision"] in ("int4", "int8"):
-            _widen(torch, model)
+            _widen(model)
         model = _with_adapters(model, job)
-    return Built(model, _batch(torch, model, config, job, device), model.can_generate())
+    return Built(model, _batch(model, config, job), model.can_generate())
 
 
 def _class_of(transformers: Any, config: Any, document: Job) -> Any:
@@ -130,7 +126,7 @@ def _class_of(transformers: Any, config: Any, document: Job) -> Any:
     raise Refused(f"transformers has no model of the type {config.model_type}")
 
 
-def _widen(torch: Any, model: Any) -> None:
+def _widen(model: Any) -> None:
     """Leave only matrices in 16 bits, as ``prepare_model_for_kbit_training`` of peft does (peft#816).
 
     What lies between them then has 32 bits, and each packed matrix converts what it gets and gives.
@@ -150,14 +146,12 @@ def _with_adapters(model: Any, job: Job) -> Any:
 
     if job["checkpointing"]:
         model.enable_input_require_grads()
-    targets: Any = "all-linear" if job["targets"] == "all" else None
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    if targets is None and {"q_proj", "v_proj"} <= names:
-        targets = ["q_proj", "v_proj"]
+    usual, names = ["q_proj", "v_proj"], {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    targets = "all-linear" if job["targets"] == "all" else usual if names.issuperset(usual) else None
     return get_peft_model(model, LoraConfig(r=job["rank"], target_modules=targets))
 
 
-def _batch(torch: Any, model: Any, config: Any, job: Job, device: str) -> dict[str, Any]:
+def _batch(model: Any, config: Any, job: Job) -> dict[str, Any]:
     count, learns, name = job["batch"], job["mode"] != "inference", model.main_input_name
     inner, bands = getattr(config, "vision_config", config), getattr(config, "num_mel_bins", 80)
     side = getattr(inner, "image_size", None) or 224
@@ -173,10 +167,10 @@ def _batch(torch: Any, model: Any, config: Any, job: Job, device: str) -> dict[s
     answers = {"input_ids": job["context"], "input_features": min(job["context"], 448)}.get(name)
 
     def words(*sizes: int) -> Any:
-        return torch.ones(count, *sizes, dtype=torch.int64, device=device)
+        return torch.ones(count, *sizes, dtype=torch.int64)
 
     labels = words(answers) if answers else words(*(sizes[1:] if "Segmentation" in type(model).__name__ else ()))
-    batch = {name: torch.randn(count, *sizes, device=device) if sizes else labels}
+    batch = {name: torch.randn(count, *sizes) if sizes else labels}
     if answers and config.is_encoder_decoder:
         batch["decoder_input_ids"] = words(answers if learns else 1)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model

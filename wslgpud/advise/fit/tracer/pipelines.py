@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from . import steps
 from .build import Job, Refused
 
@@ -21,7 +23,7 @@ _STEPS = 2
 class Pipeline:
     """The models of a pipeline, on the device."""
 
-    def __init__(self, torch: Any, document: Job, job: Job, dtype: Any) -> None:
+    def __init__(self, document: Job, job: Job, dtype: Any) -> None:
         models = {part: _made(config) for part, config in document.items()}
         self.denoiser = models.pop("transformer" if "transformer" in models else "unet")
         self.decoder = models.pop("vae")
@@ -33,26 +35,22 @@ class Pipeline:
             self.denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
         if job["tiling"]:
             self.decoder.enable_tiling()
-        if job["slicing"]:
-            self.decoder.enable_slicing()
         self.model = torch.nn.ModuleList([*self.texts, self.denoiser, self.decoder])
         self._flux, self._dtype = kind == "FluxTransformer2DModel", dtype
 
     def run(self, stage: steps.Stage) -> None:
         """Draw pictures, or train the denoiser."""
-        self._stage, job = stage, stage.job
-        stage.log.phase("weights")
-        if job["mode"] != "inference":
-            stage.log.load(steps.held(self.model))
-            if job["mode"] == "lora":
-                self._adapt()
-                stage.log.load(steps.held(self.denoiser))
+        self._stage, job, learns = stage, stage.job, stage.job["mode"] != "inference"
+        if learns or not job["offload"]:
+            stage.storages.load(steps.held(self.model), "weights")
+        if job["mode"] == "lora":
+            self._adapt()
+            stage.storages.load(steps.held(self.denoiser), "weights")
+        if learns:
             steps.train(self.denoiser, self._loss, stage)
             return
         self.model.eval()
-        if not job["offload"]:
-            stage.log.load(steps.held(self.model))
-        with stage.torch.no_grad():
+        with torch.no_grad():
             for text in self.texts:
                 with self._on_card(text):
                     self._read(text)
@@ -71,28 +69,27 @@ class Pipeline:
     def _adapt(self) -> None:
         from peft import LoraConfig
 
-        job, targets = self._stage.job, ["to_k", "to_q", "to_v", "to_out.0"]
         self.denoiser.requires_grad_(False)
-        self.denoiser.add_adapter(LoraConfig(r=job["rank"], target_modules=targets))
-        if job["checkpointing"]:
+        targets = ["to_k", "to_q", "to_v", "to_out.0"]
+        self.denoiser.add_adapter(LoraConfig(r=self._stage.job["rank"], target_modules=targets))
+        if self._stage.job["checkpointing"]:
             self.denoiser.enable_gradient_checkpointing()
 
     @contextmanager
     def _on_card(self, model: Any) -> Iterator[None]:
         """Load a model for its turn where it waits in RAM."""
-        stage = self._stage
-        stage.log.phase("weights")
-        keys = stage.log.load(steps.held(model)) if stage.job["offload"] else []
-        stage.log.phase("activations")
+        storages = self._stage.storages
+        keys = storages.load(steps.held(model) if self._stage.job["offload"] else [], "weights")
+        storages.purpose = "activations"
         yield
-        stage.log.unload(keys)
+        storages.unload(keys)
 
     def _read(self, text: Any) -> None:
-        torch, size = self._stage.torch, (self._stage.job["batch"], _T5_WORDS if _is_t5(text) else _CLIP_WORDS)
+        size = (self._stage.job["batch"], _T5_WORDS if _is_t5(text) else _CLIP_WORDS)
         text(torch.ones(*size, dtype=torch.int64, device=self._stage.device))
 
     def _random(self, *size: int) -> Any:
-        return self._stage.torch.randn(*size, device=self._stage.device, dtype=self._dtype)
+        return torch.randn(*size, device=self._stage.device, dtype=self._dtype)
 
     def _latents(self, *, spread: bool = False) -> Any:
         job, config = self._stage.job, self.decoder.config
@@ -104,7 +101,7 @@ class Pipeline:
     def _denoised(self, latents: Any, *, guided: bool = False) -> Any:
         config = self.denoiser.config
         if guided and not self._flux:
-            latents = self._stage.torch.cat([latents] * 2)  # with and without the prompt
+            latents = torch.cat([latents] * 2)  # with and without the prompt
         count = latents.shape[0]
         time, more = self._random(count), dict[str, Any]()
         if self._flux:
@@ -123,12 +120,12 @@ class Pipeline:
     def _decode(self, latents: Any) -> None:
         upcast = self.decoder.config.force_upcast and self._stage.job["precision"] == "fp16"
         if upcast and getattr(self.denoiser.config, "addition_embed_type", None) == "text_time":  # SDXL's overflows
-            self.decoder.to(dtype=self._stage.torch.float32)
+            self.decoder.to(dtype=torch.float32)
             latents = latents.float()
         self.decoder.decode(latents, return_dict=False)
 
     def _loss(self) -> Any:
-        torch, job = self._stage.torch, self._stage.job
+        job = self._stage.job
         with torch.no_grad():
             for text in self.texts:
                 self._read(text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
 
 from .build import Built, Job, Refused
 
@@ -14,12 +16,11 @@ _ANSWERS = 8
 
 
 class Stage(NamedTuple):
-    """What a job runs on. ``log`` hears what memory is now taken for, and which tensors are on the card."""
+    """What a job runs on. ``storages`` hear what memory is now taken for, and which tensors are on the card."""
 
-    torch: Any
     job: Job
     device: str
-    log: Any
+    storages: Any
 
 
 def run(built: Built, stage: Stage) -> None:
@@ -27,15 +28,13 @@ def run(built: Built, stage: Stage) -> None:
     if built.pipeline:
         built.pipeline.run(stage)
         return
-    stage.log.phase("weights")
-    stage.log.load(held(built.model))
-    stage.log.phase("activations")
-    stage.log.load(_tensors(stage.torch, built.batch))
+    stage.storages.load(held(built.model), "weights")
+    stage.storages.load(_tensors(built.batch), "activations")
     if stage.job["mode"] == "inference":
-        with stage.torch.no_grad():
+        with torch.no_grad():
             _answer(built, stage)
     else:
-        train(built.model, lambda: _loss(stage.torch, _called(built.model, built.batch)), stage)
+        train(built.model, lambda: _loss(_called(built.model, built.batch)), stage)
 
 
 def held(model: Any) -> list[Any]:
@@ -45,23 +44,23 @@ def held(model: Any) -> list[Any]:
 
 def train(model: Any, loss_of: Callable[[], Any], stage: Stage) -> None:
     """Run two training steps."""
-    torch, job, _, log = stage
+    job, device, storages = stage
     model.train()
-    optimizer = _optimizer(torch, job["optimizer"], [p for p in model.parameters() if p.requires_grad])
-    mixed = torch.autocast(stage.device, torch.bfloat16) if job["precision"] == "mixed" else contextlib.nullcontext()
+    optimizer = _optimizer(job["optimizer"], [p for p in model.parameters() if p.requires_grad])
+    mixed = torch.autocast(device, torch.bfloat16, enabled=job["precision"] == "mixed")
     for _ in range(2):  # the optimizer's states are there from the second step on
-        log.phase("activations")
+        storages.purpose = "activations"
         with mixed:
             loss = loss_of()
-        log.phase("gradients")
+        storages.purpose = "gradients"
         loss.backward()
-        log.phase("optimizer")
+        storages.purpose = "optimizer"
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         del loss
 
 
-def _optimizer(torch: Any, name: str, learning: list[Any]) -> Any:
+def _optimizer(name: str, learning: list[Any]) -> Any:
     # torch chooses foreach only for plain tensors, which those without memory are not.
     if name in ("adamw", "adamw-fused"):
         return torch.optim.AdamW(learning, lr=1e-5, **{"fused" if name == "adamw-fused" else "foreach": True})
@@ -69,11 +68,11 @@ def _optimizer(torch: Any, name: str, learning: list[Any]) -> Any:
         return torch.optim.Adafactor(learning, lr=1e-5)
     optimizer = torch.optim.SGD(learning, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, foreach=True)
     if name == "adamw8bit":
-        optimizer.register_step_pre_hook(lambda *_: _take_moments_of_bytes(torch, optimizer, learning))
+        optimizer.register_step_pre_hook(lambda *_: _take_moments_of_bytes(optimizer, learning))
     return optimizer
 
 
-def _take_moments_of_bytes(torch: Any, optimizer: Any, learning: list[Any]) -> None:
+def _take_moments_of_bytes(optimizer: Any, learning: list[Any]) -> None:
     """8-bit AdamW: a byte per moment, and 4 for each block of 256 (arXiv:2110.02861); bitsandbytes needs a card."""
     for parameter in learning if not optimizer.state else ():
         count = parameter.numel()
@@ -86,7 +85,7 @@ def _called(model: Any, batch: Any) -> Any:
     return model(**batch) if isinstance(batch, dict) else model(*batch)
 
 
-def _loss(torch: Any, out: Any) -> Any:
+def _loss(out: Any) -> Any:
     """Return the loss of a model's output: its own, else cross entropy of logits, else a mean."""
     for name in ("loss", "logits"):
         value = getattr(out, name, None)
@@ -96,15 +95,13 @@ def _loss(torch: Any, out: Any) -> Any:
     if isinstance(out, torch.Tensor) and out.dim() == 2:
         labels = torch.ones(out.shape[0], dtype=torch.int64, device=out.device)
         return torch.nn.functional.cross_entropy(out, labels)
-    parts = [t.float().mean() for t in _tensors(torch, out) if t.requires_grad and t.is_floating_point()]
+    parts = [t.float().mean() for t in _tensors(out) if t.requires_grad and t.is_floating_point()]
     if not parts:
         raise Refused("the model returns nothing that can be trained")
     return sum(parts)
 
 
-def _tensors(torch: Any, value: Any) -> list[Any]:
-    from torch.utils._pytree import tree_leaves
-
+def _tensors(value: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -126,5 +123,5 @@ def _answer(built: Built, stage: Stage) -> None:
     for _ in range(answers):
         out = model(**given, **{name: cache}, **few, use_cache=True)
         cache = getattr(out, name, None)
-        given = {"input_ids": stage.torch.ones(job["batch"], 1, dtype=stage.torch.int64, device=stage.device)}
+        given = {"input_ids": torch.ones(job["batch"], 1, dtype=torch.int64, device=stage.device)}
         del out

@@ -6,7 +6,11 @@ process never takes more than its limit; without a limit nothing is measured, an
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 #: operations of cuDNN, which chooses its algorithms by card, version and sizes: often more than their results
 _LIBRARY = ("aten::convolution", "aten::convolution_backward")
@@ -18,24 +22,16 @@ _SMALL_BYTES = 1 << 20
 _MATRIX = 512
 #: cuBLAS's workspace where it is not measured: 4 x 8 MiB, as on Hopper; other cards take less
 _CUBLAS_BYTES = 32 << 20
-
-
-class Extra(NamedTuple):
-    """Blocks that an operation takes and frees, in their order.
-
-    ``steps``: the number of a block and its bytes, or 0 when it is freed. ``results``: the number of a result by its
-    block, for those blocks that stay.
-    """
-
-    steps: tuple[tuple[int, int], ...]
-    results: dict[int, int]
+#: Blocks that an operation takes and frees, in their order: the number of a block, its bytes, or 0 when it is freed,
+#: and the number of the result that it is, if it stays.
+Extra = list[tuple[int, int, int | None]]
 
 
 class Workspaces:
     """The extras of the operations of a model; ``unmeasured`` counts those kinds that could not be measured."""
 
-    def __init__(self, torch: Any, limit_bytes: int) -> None:
-        self._torch, self._known = torch, dict[Any, "Extra | None"]()
+    def __init__(self, limit_bytes: int) -> None:
+        self._known = dict[str, Extra | None]()
         self.limit_bytes, self.unmeasured = limit_bytes, 0
         #: size of cuBLAS's workspace, which stays
         self.cublas_bytes = _CUBLAS_BYTES
@@ -46,60 +42,53 @@ class Workspaces:
             product = matrix @ matrix
             self.cublas_bytes = torch.cuda.memory_allocated() - before - product.untyped_storage().nbytes()
 
-    def of(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
-        """Return the blocks of an operation on tensors without memory; None: it is no library's, or is not measured."""
-        from torch.utils._pytree import tree_map_only
-
+    def of(self, func: Any, args: Any, kwargs: Any) -> Extra:
+        """Return the blocks of an operation on tensors without memory, none if it is no library's or not measured."""
         library = func.name().partition(".")[0] in _LIBRARY
-        if not library and not (self.limit_bytes and self._may_hide(func, args)):
-            return None
-        sizes = tree_map_only(self._torch.Tensor, lambda t: (t.shape, t.stride(), t.dtype), (args, kwargs))
+        if not library and not (self.limit_bytes and _may_hide(func, args)):
+            return []
+        sizes = tree_map_only(torch.Tensor, lambda t: (t.shape, t.stride(), t.dtype), (args, kwargs))
         key = f"{func.name()} {sizes}"
         if key not in self._known:
-            self._known[key] = self._measured(func, args, kwargs) if self.limit_bytes else None
+            self._known[key] = _measured(func, args, kwargs) if self.limit_bytes else None
             self.unmeasured += library and self._known[key] is None
-        return self._known[key]
+        return self._known[key] or []
 
-    def _may_hide(self, func: Any, args: Any) -> bool:
-        """Return whether an operation may take memory of its own; indices without values must not be followed.
 
-        Masks may: a sum of one copies it in 64 bits.
-        """
-        from torch.utils._pytree import tree_leaves
+def _may_hide(func: Any, args: Any) -> bool:
+    """Return whether an operation may take memory of its own; indices without values must not be followed.
 
-        tensors = [each for each in tree_leaves(args) if isinstance(each, self._torch.Tensor)]
-        if any(result.alias_info for result in func._schema.returns) or func.name().startswith(_NEVER):
-            return False
-        if sum(each.numel() * each.element_size() for each in tensors) < _SMALL_BYTES:
-            return False
-        return func.name().startswith(_ATTENTION) or all(
-            each.is_floating_point() or each.dtype == self._torch.bool for each in tensors
-        )
+    Masks may: a sum of one copies it in 64 bits.
+    """
+    tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
+    if any(result.alias_info for result in func._schema.returns) or func.name().startswith(_NEVER):
+        return False
+    if sum(each.numel() * each.element_size() for each in tensors) < _SMALL_BYTES:
+        return False
+    numbers = all(each.is_floating_point() or each.dtype == torch.bool for each in tensors)
+    return numbers or func.name().startswith(_ATTENTION)
 
-    def _measured(self, func: Any, args: Any, kwargs: Any) -> Extra | None:
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-        from torch.utils._pytree import tree_leaves, tree_map_only
 
-        torch = self._torch
-        # It reads its random state on the processor, and dies where its rule of sizes puts it: on the card.
-        numbers = "cpu" if "efficient_attention" in func.name() else "cuda"
+def _measured(func: Any, args: Any, kwargs: Any) -> Extra | None:
+    # It reads its random state on the processor, and dies where its rule of sizes puts it: on the card.
+    numbers = "cpu" if "efficient_attention" in func.name() else "cuda"
 
-        def real(tensor: Any) -> Any:
-            device = tensor.device if tensor.dim() else numbers
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    def real(tensor: Any) -> Any:
+        device = tensor.device if tensor.dim() else numbers
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
-        with unset_fake_temporarily():
-            try:
-                args, kwargs = tree_map_only(torch.Tensor, real, (args, kwargs))
-                torch.cuda.memory._record_memory_history(max_entries=1000, context=None)
-                made = tree_leaves(func(*args, **kwargs))
-                history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-            except RuntimeError:  # no room for it, or no such algorithm
-                return None
-            finally:
-                torch.cuda.memory._record_memory_history(enabled=None)
-                torch.cuda.empty_cache()
-        return _extra(history, [each if isinstance(each, torch.Tensor) else None for each in made])
+    with unset_fake_temporarily():
+        try:
+            args, kwargs = tree_map_only(torch.Tensor, real, (args, kwargs))
+            torch.cuda.memory._record_memory_history(max_entries=1000, context=None)
+            made = tree_leaves(func(*args, **kwargs))
+            history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+        except RuntimeError:  # no room for it, or no such algorithm
+            return None
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+            torch.cuda.empty_cache()
+    return _extra(history, [each if isinstance(each, torch.Tensor) else None for each in made])
 
 
 def _extra(history: Any, results: list[Any]) -> Extra:
@@ -114,5 +103,5 @@ def _extra(history: Any, results: list[Any]) -> Extra:
     places = {each.untyped_storage().data_ptr(): n for n, each in enumerate(results) if each is not None}
     kept = {block: places[address] for address, block in blocks.items() if address in places}
     others = set(blocks.values()) - set(kept)
-    steps = [step for step in steps if step[0] not in others]
-    return Extra(tuple(steps), kept) if len(steps) > len(kept) else Extra((), {})
+    extra = [(block, size, kept.get(block)) for block, size in steps if block not in others]
+    return extra if len(extra) > len(kept) else []
