@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import click
 
 from wslgpud.advise.fit import vllm
-from wslgpud.advise.fit.asking import Asking, IdleCard, ask_llama_cpp
+from wslgpud.advise.fit.asking import IdleCard, ask, ask_llama_cpp
 from wslgpud.advise.fit.plan import GGUF, PLAIN, PRECISIONS, QUANTIZED, Estimate, Mode, NoEstimate, Optimizer, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.cli import common
@@ -23,7 +23,7 @@ from wslgpud.cli.fit_room import card_of, given, usable
 from wslgpud.config import Config
 from wslgpud.model import GpuSample
 from wslgpud.stress.find_python import NoTorch, find_python
-from wslgpud.words import current, say, t
+from wslgpud.words import MessageLike, current, say, t
 
 _MODELS = (
     "7B, or a config.json or .gguf file, or a folder of them; sdxl, sd15, flux-dev, flux-schnell,"
@@ -38,6 +38,16 @@ _SHARE = option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card",
 _BATCHED = option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
 _USABLE = option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
 _ENGINE = option("--engine", "transformers|vllm", "program that runs a language model")
+_DRAWING = "--resolution --offload --vae-tiling"
+_SERVING = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype"
+#: by what runs the model, or its kind
+_MEANINGLESS = {
+    "transformers": f"{_DRAWING} {_SERVING}",
+    "vllm": f"{_DRAWING} --mode --batch --optimizer --checkpointing --rank --all-linear",
+    "pipeline": f"{_SERVING} --context --engine",
+    "gguf": f"{_DRAWING} {_SERVING} --precision --engine",
+    **dict.fromkeys(("named", "own"), f"{_DRAWING} {_SERVING} --context --engine"),
+}
 _TYPED = click.core.ParameterSource.COMMANDLINE
 _SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}", re.IGNORECASE)
 _MIN_SIDE, _MAX_SIDE = 64, 16384
@@ -109,13 +119,14 @@ def fit(
         plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, *drawing)
         _reject_senseless(source, plan)
         usable_vram = given(room) if room else usable(card, database_of(config, state))
+        engine_of = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state)
         with Console(stderr=True).status("") as status:
 
-            def tell(asked: Plan) -> None:
-                status.update(t("tracing the model: {part} …", part=current().listed(described(source, asked))))
+            def asked(source: NamedModel, plan: Plan) -> Estimate:
+                status.update(t("tracing the model: {part} …", part=current().listed(described(source, plan))))
+                return engine_of(source, plan)
 
-            asks = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state, tell)
-            answer = answered(source, plan, usable_vram, asks)
+            answer = answered(source, plan, usable_vram, asked)
     if as_json:
         common.print_json(answer.document(), ensure_ascii=False)
     else:
@@ -123,44 +134,33 @@ def fit(
     raise SystemExit(answer.status)
 
 
-def _tracer(
-    settings: Config, python: str, card: GpuSample | None, state: Path | None, tell: Callable[[Plan], object]
-) -> Engine:
+def _tracer(settings: Config, python: str, card: GpuSample | None, state: Path | None) -> Engine:
     """Return what asks models in the Python that trains here; if there is none, what says so."""
     try:
         interpreter = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
         if python:
             raise
-        why = error.message
-
-        def unasked(_source: NamedModel, _plan: Plan) -> Estimate:
-            raise NoEstimate(why)
-
-        return unasked
+        return partial(_unasked, error.message)
     idle = IdleCard()
     if card is not None and card.free_bytes and card.free_bytes >= _IDLE_SHARE * (card.total_bytes or math.inf):
         idle = IdleCard(card.uuid, round(_MEASURE_SHARE * card.free_bytes))
     # What a program of another account said is not kept for us.
-    return Asking(interpreter, idle, None if interpreter.account else state_folder(state) / "fit.json", tell).ask
+    return partial(ask, interpreter, idle, None if interpreter.account else state_folder(state) / "fit.json")
+
+
+def _unasked(why: MessageLike, _source: NamedModel, _plan: Plan) -> Estimate:
+    raise NoEstimate(why)
 
 
 def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
     """Reject given options that have no meaning here, rather than ignore them."""
-    by_transformers = "--mode --batch --optimizer --checkpointing --rank --all-linear"
-    by_vllm = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype"
-    pipeline, gguf, words = source.kind == "pipeline", source.kind == "gguf", source.kind in ("language", "gguf")
     typed = [p for p in context.command.params if context.get_parameter_source(p.name or "") == _TYPED]
     given = {name for parameter in typed for name in parameter.opts}
-    for names, fits, purpose in (
-        ("--resolution --offload --vae-tiling", pipeline, say("diffusion pipelines")),
-        ("--context", words, say("language models")),
-        ("--precision", not gguf, say("models that are not in a .gguf file")),
-        (by_vllm, engine == "vllm", say("--engine {name}", name="vllm")),
-        (by_transformers, engine != "vllm", say("--engine {name}", name="transformers")),
-    ):
-        if not fits and (odd := given.intersection(names.split())):
-            raise Fault("{option} is for {purpose}", option=min(odd), purpose=purpose)
+    runner = engine if source.kind == "language" else source.kind
+    if odd := given.intersection(_MEANINGLESS[runner].split()):
+        what = f"--engine {engine}" if source.kind == "language" else source.name
+        raise Fault("{option} has no meaning for {what}", option=min(odd), what=what)
 
 
 def _reject_senseless(source: NamedModel, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.advise.fit.replay import replayed
 from wslgpud.advise.fit import asking
-from wslgpud.advise.fit.asking import Asking, IdleCard, job_of
+from wslgpud.advise.fit.asking import IdleCard, job_of
 from wslgpud.advise.fit.plan import NoEstimate, Plan
 from wslgpud.advise.fit.source import source_of
 from wslgpud.cli import app
@@ -62,7 +62,7 @@ def saying(folder: Path, text: str) -> Python:
 
 
 def ask(python: Python, measure_bytes: int = 0, kept: Path | None = None, source: Any = LLAMA) -> Any:
-    return Asking(python, IdleCard("GPU-1", measure_bytes), kept).ask(source, Plan("training"))
+    return asking.ask(python, IdleCard("GPU-1", measure_bytes), kept, source, Plan("training"))
 
 
 def test_the_parts_of_a_model_add_up_to_reserved_memory_and_cuda(tmp_path: Path) -> None:
@@ -155,15 +155,6 @@ def test_a_local_file_is_always_retraced_and_answers_are_bounded(tmp_path: Path)
 
     assert len(json.loads(kept.read_text())) == asking.MAX_KEPT
     assert "0" not in json.loads(kept.read_text())
-
-
-def test_who_asks_hears_which_plan_is_traced(tmp_path: Path) -> None:
-    told: list[Plan] = []
-    ask_of = Asking(saying(tmp_path, LAST), IdleCard(), tmp_path / "kept", told.append).ask
-    for plan in (Plan(), Plan(batch=2), Plan()):
-        ask_of(LLAMA, plan)
-
-    assert told == [Plan(), Plan(batch=2)]
 
 
 def test_a_job_states_the_weight_packing_and_the_image_size() -> None:

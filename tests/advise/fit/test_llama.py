@@ -93,4 +93,4 @@ def test_without_it_a_file_takes_its_size_at_least(tmp_path: Path, monkeypatch: 
     assert (small[0], large[0]) == (3, 1)
     assert "It may not fit: it takes 4.8 GiB or more" in small[1]
     assert "Without keys and values, which only llama.cpp tells: llama-fit-params is not installed" in small[1]
-    assert "--precision is for models that are not in a .gguf file" in fit(tmp_path, "--precision", "int4")[1]
+    assert "--precision has no meaning for some" in fit(tmp_path, "--precision", "int4")[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from wslgpud.advise.fit.asking import Asking, IdleCard
+from wslgpud.advise.fit.asking import IdleCard, ask
 from wslgpud.advise.fit.plan import Estimate, NoEstimate, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.stress.find_python import Python
@@ -58,7 +58,7 @@ def plain():
 
 
 def traced(source: NamedModel, plan: Plan = TRAINING) -> Estimate:
-    return Asking(Python(Path(sys.executable), None), IdleCard(), None).ask(source, plan)
+    return ask(Python(Path(sys.executable), None), IdleCard(), None, source, plan)
 
 
 def language(config: dict[str, Any], plan: Plan = TRAINING) -> Estimate:

@@ -284,10 +284,10 @@ def test_the_command_says_how_many_tokens_fit():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mode", "training"], "--mode is for --engine transformers"),
-        (["--batch", "4"], "--batch is for --engine transformers"),
+        (["--mode", "training"], "--mode has no meaning for --engine vllm"),
+        (["--batch", "4"], "--batch has no meaning for --engine vllm"),
         (["--kv-cache-dtype", "int2"], "must be one of auto, fp8"),
-        (["--offload"], "--offload is for diffusion pipelines"),
+        (["--offload"], "--offload has no meaning for --engine vllm"),
         (["--usable", "0GB"], "write it like 14.5GiB"),
     ],
 )
@@ -302,4 +302,4 @@ def test_its_options_are_for_it_alone():
     done = CliRunner().invoke(app, ["fit", "7B", "--usable", "24GiB", "--max-num-seqs", "4"])
 
     assert done.exit_code == 2
-    assert "--max-num-seqs is for --engine vllm" in " ".join(done.output.split())
+    assert "--max-num-seqs has no meaning for --engine transformers" in " ".join(done.output.split())

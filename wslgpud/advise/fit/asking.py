@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -78,66 +78,60 @@ def job_of(source: NamedModel, plan: Plan, card: IdleCard) -> dict[str, Any]:
     return {**job, "unpacking": plan.precision in UNPACKED, "experts_only": plan.precision == "mxfp4"}
 
 
-class Asking:
-    """Answers of models in one Python; those that were given before are kept in ``file``, None: nowhere."""
+def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel, plan: Plan) -> Estimate:
+    """Return what a model takes as this plan runs it in a Python, or took when it was asked before.
 
-    def __init__(
-        self, python: Python, card: IdleCard, file: Path | None, tell: Callable[[Plan], object] = lambda _: None
-    ) -> None:
-        """``tell`` hears which plan is traced."""
-        self._python, self._card, self._file, self._tell = python, card, file, tell
+    Answers are kept in a file, None: nowhere.
 
-    def ask(self, source: NamedModel, plan: Plan) -> Estimate:
-        """Return what a model takes as this plan runs it. Raises NoEstimate: it could not be traced."""
-        job = job_of(source, plan, self._card)
-        # The modules that a file of one's own imports are not known.
-        file = None if source.kind == "own" else self._file
-        key, kept = self._key(job), dict[str, Any]()
-        with suppress(OSError, ValueError):
-            kept = safe_files.parsed(safe_files.contents(file, _MAX_KEPT_BYTES)) if file else {}
-        if _ANSWER(known := kept.get(key, {})):
-            return _estimate(known)
-        self._tell(plan)
-        try:
-            answer = self._traced(job)
-        except Died:  # in a library, on the card: the same question without measuring it
-            if not job["measure_bytes"]:
-                raise
-            answer = self._traced({**job, "measure_bytes": 0})
-        # Without room on the card just now, there may be some the next time.
-        if file and not (answer["unmeasured"] and job["measure_bytes"]):
-            with suppress(OSError):  # the next time is as slow
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                safe_files.put(file, json.dumps(dict([*kept.items(), (key, answer)][-MAX_KEPT:])))
-        return _estimate(answer)
+    Raises NoEstimate: it could not be traced.
+    """
+    job = job_of(source, plan, card)
+    # The modules that a file of one's own imports are not known.
+    file = None if source.kind == "own" else kept_in
+    key, kept = _key(python, card, job), dict[str, Any]()
+    with suppress(OSError, ValueError):
+        kept = safe_files.parsed(safe_files.contents(file, _MAX_KEPT_BYTES)) if file else {}
+    if _ANSWER(known := kept.get(key, {})):
+        return _estimate(known)
+    try:
+        answer = _traced(python, card, job)
+    except Died:  # in a library, on the card: the same question without measuring it
+        if not job["measure_bytes"]:
+            raise
+        answer = _traced(python, card, {**job, "measure_bytes": 0})
+    # Without room on the card just now, there may be some the next time.
+    if file and not (answer["unmeasured"] and job["measure_bytes"]):
+        with suppress(OSError):  # the next time is as slow
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            safe_files.put(file, json.dumps(dict([*kept.items(), (key, answer)][-MAX_KEPT:])))
+    return _estimate(answer)
 
-    def _key(self, job: Mapping[str, Any]) -> str:
-        """Return what an answer depends on: the job, the card, the installed packages, and this tracer."""
-        library = sorted(self._python.path.parent.parent.glob("lib/python3*/*-packages"))
-        stamps = [(str(folder), folder.stat().st_mtime_ns) for folder in library]
-        code = [file.read_text(encoding="utf-8") for file in sorted(TRACER.glob("*.py"))]
-        job = {**job, "measure_bytes": bool(self._card.measure_bytes)}
-        whole = json.dumps([job, self._card.uuid, str(self._python.path), stamps, code], sort_keys=True)
-        return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
-    def _traced(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        account = self._python.account
-        surroundings = {**environment(account, os.environ), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        surroundings |= {"CUDA_VISIBLE_DEVICES": self._card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        memory = round(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-        command, text = (
-            Command([str(self._python.path)], surroundings, account),
-            json.dumps({**job, "memory_bytes": memory}),
-        )
-        try:
-            answer = safe_files.parsed(_said(command, MAX_SECONDS, script=TRACER, text=text)[1])
-        except ValueError:
-            answer = {}
-        if "error" in answer:
-            raise _refusal(str(answer["error"]), str(answer.get("why", "")))
-        if not _ANSWER(answer):
-            raise Died(say("the tracer ended without an answer: it ran out of memory, or was ended"))
-        return answer
+def _key(python: Python, card: IdleCard, job: Mapping[str, Any]) -> str:
+    """Return what an answer depends on: the job, the card, the installed packages, and this tracer."""
+    library = sorted(python.path.parent.parent.glob("lib/python3*/*-packages"))
+    stamps = [(str(folder), folder.stat().st_mtime_ns) for folder in library]
+    code = [file.read_text(encoding="utf-8") for file in sorted(TRACER.glob("*.py"))]
+    job = {**job, "measure_bytes": bool(card.measure_bytes)}
+    whole = json.dumps([job, card.uuid, str(python.path), stamps, code], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def _traced(python: Python, card: IdleCard, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    surroundings = {**environment(python.account, os.environ), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    surroundings |= {"CUDA_VISIBLE_DEVICES": card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    memory = round(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    command = Command([str(python.path)], surroundings, python.account)
+    text = json.dumps({**job, "memory_bytes": memory})
+    try:
+        answer = safe_files.parsed(_said(command, MAX_SECONDS, script=TRACER, text=text)[1])
+    except ValueError:
+        answer = {}
+    if "error" in answer:
+        raise _refusal(str(answer["error"]), str(answer.get("why", "")))
+    if not _ANSWER(answer):
+        raise Died(say("the tracer ended without an answer: it ran out of memory, or was ended"))
+    return answer
 
 
 def _said(command: Command, seconds: float, **more: Any) -> tuple[int, str, str]:
