@@ -54,6 +54,9 @@ def nothing():
 
 def plain():
     return nn.Linear(16, 16)
+
+def attends():
+    return nn.TransformerEncoderLayer(16, 2, 32), torch.randn(5, 2, 16)
 """
 
 
@@ -124,6 +127,12 @@ def test_a_model_of_ones_own_is_traced_whatever_its_file_prints(train: Path) -> 
     assert found.max_bytes is None
     given = traced(source_of(f"{train}:plain"), replace(TRAINING, precision="fp32", input=(16,)))
     assert given.parameters == 16 * 17
+
+
+def test_torchs_own_attention_drops_no_scores_as_on_a_card(train: Path) -> None:
+    found = traced(source_of(f"{train}:attends"), replace(TRAINING, precision="fp32"))
+
+    assert found.parts["gradients"] > 0
 
 
 @pytest.mark.parametrize(

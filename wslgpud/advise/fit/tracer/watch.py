@@ -158,9 +158,9 @@ def _drop_as_on_a_card() -> None:
     """Have the processor keep a byte for each number that may be dropped, and no scores of attention, as cards do."""
     functional, attention = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
 
-    def attended(query: Any, key: Any, value: Any, attn_mask: Any = None, _: float = 0.0, **more: Any) -> Any:
-        more.pop("dropout_p", None)
-        return attention(query, key, value, attn_mask, **more)
+    def attended(query: Any, key: Any, value: Any, *given: Any, **named: Any) -> Any:
+        options = dict(zip(("attn_mask", "dropout_p", "is_causal"), given, strict=False)) | named
+        return attention(query, key, value, **options | {"dropout_p": 0.0})
 
     def dropped(value: Any, p: float = 0.5, training: Any = True, inplace: Any = False) -> Any:  # noqa: FBT002 - as torch
         return torch.native_dropout(value, p, True)[0] if training and p and not inplace else value
