@@ -31,6 +31,10 @@ MOMENT_URL = (
     "/d/wslgpud-overview?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}"
     f"&time=${{__value.time}}&time.window={1000 * MOMENT_SECONDS}"
 )
+#: from a beginning in milliseconds until now
+SINCE_URL = (
+    "/d/wslgpud-overview?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&from=${__value.raw}&to=now"
+)
 #: what a query returns when the machine is alive and says that there is no such thing here: neither 0 nor "No data"
 NOT_AVAILABLE = -1
 RISK = RiskSettings()

@@ -13,6 +13,7 @@ from grafana.source.kit import (
     NOT_HERE,
     NOTE,
     RISK,
+    SINCE_URL,
     TIME_LEFT_STEPS,
     TIME_LEFT_WORDS,
     WARNING,
@@ -251,9 +252,11 @@ def _trouble() -> list[Panel]:
     quiet = f'label_replace({_ALIVE} * 0, "rule", "nothing open", "", "")'
     table = rows(
         "Open incidents",
-        "Found by wslgpud and not over yet; `wslgpud incidents` shows the minutes before each.",
+        "Found by wslgpud and not over yet; `wslgpud incidents` shows the minutes before each. A click on its beginning "
+        "leads to the time from then on.",
         ask(f"{metric('alert_level')} or on (job, instance) {quiet}", rows=True),
-        columns={"rule": "Rule", "resource": "Where", "Value": "Level"},
+        ask(f"floor({metric('alert_opened_timestamp_seconds')}) * 1000", rows=True),
+        columns={"rule": "Rule", "resource": "Where", "Value #A": "Level", "Value #B": "Since"},
         width=8,
         height=7,
     )
@@ -264,6 +267,7 @@ def _trouble() -> list[Panel]:
         custom__cellOptions={"type": "color-background", "mode": "basic"},
         custom__width=120,
     )
+    override(table, "Since", unit="dateTimeFromNow", links=[{"title": "From then on", "url": SINCE_URL}])
     return [
         table,
         lines(

@@ -260,9 +260,13 @@ def evening(
                 Reading(tick["tick_interval_seconds"], interval, ()),
                 Reading(tick["tick_lateness_seconds"], 0.002, ()),
                 *(
-                    Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
+                    reading
                     for f in forecasts
                     if f.level >= Level.WARNING
+                    for reading in (
+                        Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource)),
+                        Reading(alert_metrics.OPENED, snapshot.wall - 60, ("memory_exhaustion", f.resource)),
+                    )
                 ),
                 Reading(own["store_file_bytes"], 181e6 + 900 * t, ()),
                 Reading(own["store_wal_bytes"], 4.1e6, ()),

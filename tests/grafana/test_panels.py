@@ -30,6 +30,7 @@ TRAININGS = (
 STILL = {
     ("wslgpud-overview", "Chance of exhaustion", ""): GROWTH,
     **{("wslgpud-overview", panel, ""): "on a recorded machine no program tells of itself" for panel in TRAININGS},
+    ("wslgpud-overview", "Open incidents", "B"): "nothing is open on these machines",
     ("wslgpud-overview", "Kills", "C"): "neither systemd-oomd nor earlyoom runs on these machines",
 }
 PAUSING = ("Paused jobs", "Memory of paused jobs", "Time to pause")

@@ -29,6 +29,13 @@ LEVEL = gauge(
     "resource",
     stored=False,
 )
+OPENED = gauge(
+    "alert_opened_timestamp_seconds",
+    "When each open incident began, in seconds since the epoch; absent when it is closed.",
+    "rule",
+    "resource",
+    stored=False,
+)
 DELIVERIES = counter(
     "alert_deliveries",
     "Messages by channel and outcome: sent, failed (retried), or given up: refused, expired, dropped (too many in the "
@@ -55,7 +62,7 @@ FALSE_ALARMS = counter(
     stored=False,
 )
 LEAD = gauge("warning_lead_seconds", "Time from the warning to the last kill; absent without a kill.", stored=False)
-METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
+METRICS = (LEVEL, OPENED, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
 
 
 def readings(
@@ -64,6 +71,7 @@ def readings(
     for incident in open_ones:
         for rule, level in incident.levels.items():
             yield Reading(LEVEL, int(level), (rule, incident.resource))
+            yield Reading(OPENED, incident.opened_wall, (rule, incident.resource))
     yield from (Reading(DELIVERIES, count, labels) for labels, count in counts.items())
     yield from (Reading(WAITING, number, (channel,)) for channel, number in waiting.items())
 
