@@ -209,7 +209,7 @@ export function vramBar(gpu, level, spilled) {
 }
 
 /** The Windows side, if it is sampled. */
-function windows({ windows: host }) {
+function windows({ windows: host, forecasts = [] }) {
   if (!host) return null;
   const { memory_total_bytes: all, memory_available_bytes: free, committed_bytes: promised, commit_limit_bytes: most } = host;
   const spilled = (host.gpus ?? []).map((gpu) => [gpu.adapter, gpu.shared_bytes]).filter(([, bytes]) => bytes !== undefined);
@@ -219,7 +219,7 @@ function windows({ windows: host }) {
   return h("section", { class: "card resource fades", "data-key": "windows" },
     h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("host of this virtual machine"))),
     free === undefined || all === undefined ? null : [
-      h("p", { class: "big" }, h("strong", {}, size(all - free)), h("span", { class: "dim" }, t("of {all} used, {left} left", { all: size(all), left: size(free) }))),
+      forecasts.some((f) => f.resource === "windows") ? null : h("p", { class: "big" }, h("strong", {}, size(all - free)), h("span", { class: "dim" }, t("of {all} used, {left} left", { all: size(all), left: size(free) }))),
       layers([["a", programs / all], ["b", (host.vm_bytes ?? 0) / all], ["c", boxed / all]], null, `${t("used")} ${size(all - free)}`),
       keys([["a", `${t("used")} ${size(Math.max(0, programs))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`],
         boxed ? ["c", `${t("containers")} ${size(boxed)}`] : null, ["", `${t("free")} ${size(free)}`]])],
