@@ -140,6 +140,14 @@ def test_a_kill_by_a_daemon_is_drawn_beside_the_kernels(tmp_path):
     computes(tmp_path, {kills: "0 0 1 1 1"}, expression, "1m", [{"labels": '{daemon="earlyoom"}', "value": 1}])
 
 
+def test_the_time_since_an_incident_began_is_a_link_in_milliseconds(tmp_path):
+    labels = 'rule="blind", resource="ram"'
+    opened = f'alert_opened_timestamp_seconds{{job="wslgpud", instance="{history.PC}", {labels}}}'
+    began = [{"labels": f'{{job="wslgpud", instance="{history.PC}", {labels}}}', "value": 1_800_000_000_000}]
+
+    computes(tmp_path, {opened: "1800000000.25x9"}, of("wslgpud-overview", "Open incidents", "B"), "1m", began)
+
+
 @pytest.mark.parametrize(
     ("panel", "ref", "series", "labels", "value"),
     [
@@ -227,6 +235,7 @@ def test_a_training_that_keeps_more_with_each_step_is_drawn(grown, panel):
 
 def test_queries_recorded_machines_cannot_fill_are_all_tried():
     tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", ""), ("Kills", "C")}
+    tried.add(("Open incidents", "B"))
     tried |= {(panel, "") for panel in (*TRAININGS, *PAUSING)}
 
     assert {(panel, ref) for _, panel, ref in EMPTY} == tried
