@@ -140,7 +140,7 @@ def test_a_kill_by_a_daemon_is_drawn_beside_the_kernels(tmp_path):
     computes(tmp_path, {kills: "0 0 1 1 1"}, expression, "1m", [{"labels": '{daemon="earlyoom"}', "value": 1}])
 
 
-def test_the_time_since_an_incident_began_is_a_link_in_milliseconds(tmp_path):
+def test_an_incidents_beginning_is_a_link_in_milliseconds(tmp_path):
     labels = 'rule="blind", resource="ram"'
     opened = f'alert_opened_timestamp_seconds{{job="wslgpud", instance="{history.PC}", {labels}}}'
     began = [{"labels": f'{{job="wslgpud", instance="{history.PC}", {labels}}}', "value": 1_800_000_000_000}]
