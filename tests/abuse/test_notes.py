@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +14,10 @@ from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
 from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
-from tests.support.elsewhere import Elsewhere, open_to_all, seen
-from wslgpud.active_runs.note_reader import MAX_NOTES, MAX_NOTES_A_USER, RunNotes
-from wslgpud.active_runs.notes import MAX_ENTRIES, PLACES, RUNS, Claim, Note, name_of
+from tests.support.elsewhere import Elsewhere, open_to_all
+from wslgpud.active_runs import announced
+from wslgpud.active_runs.announced import MAX_RUNS, MAX_RUNS_A_USER, TooManyRuns
+from wslgpud.active_runs.notes import Claim
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.logs import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
@@ -30,14 +29,14 @@ from wslgpud.host import Host
 from wslgpud.model import ProcessSample, StressResult
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import safe_files
+from wslgpud.sources.identity import Peer, identity
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.schedule import Nightly, inbox, leave
 from wslgpud.stress.stress_run import Runner
+from wslgpud.training.companion import Announcement
 from wslgpud.words import MessageLike
 
 GIB = 1 << 30
-#: more than are listed, however many more; 100,000 take as long to read
-FLOOD = 2_400
 
 
 @pytest.fixture
@@ -45,107 +44,72 @@ def host(tmp_path: Path) -> Elsewhere:
     return Elsewhere(open_to_all(tmp_path) / "shared", SteppingClock())
 
 
-def at(host: Host, name: str, place: str = PLACES[0]) -> Path:
-    return Path(host.path(place), name)
-
-
 def a_link(path: Path) -> None:
     path.symlink_to("/etc/passwd")
 
 
-class Calls:
-    """How often the kernel was asked for something with a name."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.opened = self.asked = self.listed = 0
-        for counter, names in {
-            "opened": ["open"],
-            "asked": ["stat", "lstat"],
-            "listed": ["scandir", "listdir"],
-        }.items():
-            for name in names:
-                self._count(patch, name, counter)
-
-    def _count(self, patch: pytest.MonkeyPatch, name: str, counter: str) -> None:
-        real = getattr(os, name)
-
-        def counted(*given: object, **named: object) -> object:
-            setattr(self, counter, getattr(self, counter) + 1)
-            return real(*given, **named)
-
-        patch.setattr(os, name, counted)
-
-    def of(self, act: Callable[[], object]) -> tuple[int, int, int]:
-        """Return how many files were opened, asked for, and folders listed by it."""
-        self.opened = self.asked = self.listed = 0
-        act()
-        return self.opened, self.asked, self.listed
-
-
-@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, a_link], ids=["empty files", "FIFOs", "links"])
-def test_a_flood_of_files_costs_nothing_and_hides_no_note(
-    host: Elsewhere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Callable
-) -> None:
-    notes = RunNotes(host)
-    for place in PLACES:
-        for number in range(FLOOD // 2):
-            for name in (f"wslgpud-guard-{number}.json", name_of("guard", 10**8 + number)):
-                make(at(host, name, place))
-    calls = Calls(monkeypatch)
-    processes = len(list(Path("/proc").iterdir()))
-    first = calls.of(notes.read)
-    host.clock.now += 0.5
-    while_it_grows = calls.of(notes.read)
-    host.clock.now += 3600.0
-    monkeypatch.setattr(safe_files.Folder, "changed_ns", lambda _: 1)  # long ago
-    notes.read()
-    host.clock.now += 3600.0
-    settled = calls.of(notes.read)
-
-    # Two folders; of each live process at most the names of its three notes, asked for and not opened.
-    assert first[0] <= 2
-    assert first[1] <= len(RUNS) * len(PLACES) * (processes + 50)
-    assert first[2] <= 2 + len(PLACES)
-    assert while_it_grows == (2, 0, 0)
-    assert settled == (2, 0, 0)
-    monkeypatch.undo()
-
-    with Note(host, "guard", "make"):
-        host.clock.now += 60.0
-        assert [note.who.pid for note in notes.read()] == [os.getpid()]
-        assert notes.of("guard", os.getpid()) is not None
-    assert notes.read() == []
-    assert [record.message.partition(" is full")[0] for record in caplog.records] == [
-        host.path(place) for place in PLACES
-    ]
-
-
 def test_listing_ends_after_so_many_entries(tmp_path: Path) -> None:
-    for number in range(2 * MAX_ENTRIES):
+    for number in range(20):
         (tmp_path / str(number)).touch()
     with safe_files.Folder(tmp_path) as folder:
-        assert len(folder.names(MAX_ENTRIES)) == MAX_ENTRIES
+        assert len(folder.names(10)) == 10
+
+
+RUN_OF_GUARD = {"kind": "guard", "what": "make", "who": "make", "phase": "", "began_mono": 1.0}
+
+
+def peers_of(host: Elsewhere, uid: int, count: int, patch: pytest.MonkeyPatch) -> list[Peer]:
+    """Return so many connections of a user's, from processes that live."""
+    who = identity(host, os.getpid())
+    patch.setattr(announced, "identity", lambda _, pid: who._replace(pid=pid, uids=frozenset({pid // 1000})))
+    return [Peer(1000 * uid + number, uid) for number in range(count)]
+
+
+def test_nobody_announces_without_end(host: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.runs.trust = ROOT
+    for uid in (1001, 1002):
+        for peer in peers_of(host, uid, MAX_RUNS_A_USER, monkeypatch):
+            host.runs.announce(peer, RUN_OF_GUARD)
+        with pytest.raises(TooManyRuns):
+            host.runs.announce(Peer(1000 * uid + 999, uid), RUN_OF_GUARD)
+    with pytest.raises(TooManyRuns):
+        host.runs.announce(Peer(1003000, 1003), RUN_OF_GUARD)
+    assert len(host.runs.read()) == MAX_RUNS
+
+
+def test_no_strangers_runs_displace_those_of_trusted_users(host: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.runs.trust = ROOT
+    strangers = [
+        *peers_of(host, 1001, MAX_RUNS_A_USER, monkeypatch),
+        *peers_of(host, 1002, MAX_RUNS_A_USER, monkeypatch),
+    ]
+    for peer in (*strangers, Peer(7, 0)):
+        host.runs.announce(peer, RUN_OF_GUARD)
+    strangers[0].gone = True
+    host.runs.announce(Peer(1003000, 1003), RUN_OF_GUARD)
+
+    assert {run.who.pid for run in host.runs.read()} >= {7, 1003000}
+
+
+def test_a_process_of_several_users_speaks_for_none(host: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    (peer,) = peers_of(host, 1001, 1, monkeypatch)
+    with pytest.raises(ValueError, match="one user"):
+        host.runs.announce(Peer(peer.pid, 1002), RUN_OF_GUARD)
 
 
 @needs_root
-def test_one_users_notes_displace_nobody_elses(host: Elsewhere) -> None:
-    for pid in range(1, 900):
-        made = at(host, name_of("guard", pid))
-        made.touch()
-        os.chown(made, NOBODY, NOBODY)
-    notes = RunNotes(host, ROOT)
-    with Note(host, "guard", "make"):
-        assert [note.who.pid for note in notes.read()] == [os.getpid()]
-        opened: list[str] = []
-        real = safe_files.Folder.opened
-        safe_files.Folder.opened = lambda self, name: (opened.append(name), real(self, name))[1]
-        try:
-            RunNotes(host, ROOT).read()
-        finally:
-            safe_files.Folder.opened = real
+def test_the_pid_in_a_document_is_not_believed(host: Elsewhere) -> None:
+    def lie() -> None:
+        document = {**RUN_OF_GUARD, "pid": os.getppid(), "start_ticks": 1}
+        LINES.append(Announcement([str(host.state)]))
+        LINES[-1].tell(document)
 
-    assert opened[0] == name_of("guard", os.getpid())
-    assert len(opened) <= 1 + MAX_NOTES_A_USER < MAX_NOTES
+    with another(lie, NOBODY) as pid:
+        assert [(run.who.pid, run.document["pid"]) for run in host.runs.read()] == [(pid, pid)]
+
+
+#: open connections of forked processes
+LINES: list[Announcement] = []
 
 
 @pytest.fixture
@@ -324,57 +288,15 @@ def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
     running = (process(10, NOBODY), process(11, 1000), process(12, None))
 
     def announce() -> None:
-        Note(host, "guard", "make", who="make").__enter__().tell(
-            "runs", claim=Claim({"ram": 9 * GIB, "nonsense": 1 << 60}, {"ram": GIB}, [10, 11, 12, 13])
-        )
+        claim = Claim({"ram": 9 * GIB, "nonsense": 1 << 60}, {"ram": GIB}, [10, 11, 12, 13])
+        note = host.note("guard", "make", who="make")
+        note.tell("runs", claim=claim)
+        LINES.append(note._line)
 
     with another(announce, NOBODY) as pid:
-        (row,) = expected(RunNotes(host, ROOT).read(), running)
+        (row,) = expected(host.runs.read(), running)
     assert (row.resource, row.who, row.pids) == ("ram", f"make (guard {pid})", (10,))
 
     with another(announce) as pid:  # sudo, which runs others' programs for them
-        (row,) = expected(RunNotes(host, ROOT).read(), running)
+        (row,) = expected(host.runs.read(), running)
     assert row.pids == (10, 11, 12)
-
-
-def test_a_note_of_another_process_time_or_name_does_not_count(host: Elsewhere) -> None:
-    with Note(host, "guard", "make"):
-        file = at(host, name_of("guard", os.getpid()))
-        text = file.read_text()
-        assert seen(host)
-        for name, wrong in (
-            (name_of("guard", os.getppid()), text),
-            (name_of("stress", os.getpid()), text),
-            (file.name, text.replace('"start_ticks":', '"start_ticks":9')),
-            (file.name, text.replace(f'"pid":{os.getpid()}', f'"pid":{os.getppid()}')),
-        ):
-            file.unlink(missing_ok=True)
-            at(host, name).write_text(wrong)
-            assert seen(host) == []
-            at(host, name).unlink()
-
-
-def test_a_place_that_somebody_has_taken_is_no_place(host: Elsewhere) -> None:
-    """Somebody may foretell a note's name: then it lies in the other folder."""
-    at(host, name_of("guard", os.getpid())).mkdir()
-    with Note(host, "guard", "make"):
-        assert [one["pid"] for one in seen(host)] == [os.getpid()]
-        assert at(host, name_of("guard", os.getpid()), PLACES[1]).is_file()
-
-
-def test_only_our_own_dead_notes_are_swept_away(host: Elsewhere) -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    names = [name_of("guard", child.pid), f"guard-{child.pid}.json", "other.json", name_of("guard", 1) + "x"]
-    for name in names:
-        at(host, name).write_text("{}")
-    foreign = at(host, name_of("stress", child.pid))
-    foreign.write_text("{}")
-    if os.geteuid() == 0:
-        os.chown(foreign, NOBODY, NOBODY)
-    with Note(host, "guard", "make"):
-        left = {file.name for file in Path(host.path(PLACES[0])).iterdir()}
-
-    assert names[0] not in left
-    assert set(names[1:]) <= left
-    assert (foreign.name in left) is (os.geteuid() == 0)

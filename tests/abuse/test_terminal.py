@@ -24,13 +24,11 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import PLACES, name_of
 from wslgpud.app import log as logs
 from wslgpud.cli.console import Console
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import terminal
-from wslgpud.sources.identity import identity
+from wslgpud.sources.identity import Peer, identity
 from wslgpud.words.units import printable
 
 pytestmark = pytest.mark.usefixtures("without_torch")
@@ -204,20 +202,18 @@ def test_a_name_with_a_line_feed_forges_no_line_of_the_log(
     ] * 2
 
 
-def test_nor_do_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) -> None:
+def test_nor_does_what_guards_announce(tmp_path: Path) -> None:
     host = Elsewhere(tmp_path)
     me = identity(host, os.getpid())
     assert me is not None
     note = {
         "kind": "guard",
-        "pid": me.pid,
-        "start_ticks": me.start_ticks,
         "began_mono": 0.0,
         "peaks": {"ram": 1 << 30},
         **dict.fromkeys(("what", "who", "phase"), ATTACK),
     }
-    (Path(host.path(PLACES[0])) / name_of("guard", me.pid)).write_text(json.dumps(note))
-    [noted] = notes = RunNotes(host).read()
+    host.runs.announce(Peer(me.pid, os.geteuid()), note)
+    [noted] = notes = host.runs.read()
     [peak] = expected(notes, ())
     [shown] = seen(host)
 

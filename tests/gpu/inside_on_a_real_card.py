@@ -82,12 +82,14 @@ def main() -> None:
     options = parser.parse_args()
     wslgpud = [sys.executable, "-m", "wslgpud"]
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
-        environment = {**os.environ, "WSLGPUD_SERVER__PORT": str(PORT)}
-        daemon = subprocess.Popen([*wslgpud, "run", "--state", folder], env=environment, stdout=log, stderr=log)
+        environment = {**os.environ, "WSLGPUD_SERVER__PORT": str(PORT), "XDG_STATE_HOME": folder}
+        daemon = subprocess.Popen(
+            [*wslgpud, "run", "--state", f"{folder}/wslgpud"], env=environment, stdout=log, stderr=log
+        )
         time.sleep(15)
         (Path(folder) / "train.py").write_text(TRAINING)
         command = [*wslgpud, "inside", "--", options.python, f"{folder}/train.py", str(options.steps)]
-        training = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        training = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         told: list[dict[str, float]] = []
         named = facts = None
         for line in training.stdout or ():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sampling.test_pipeline import SteppingClock
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.notes import Claim, Note, checked
+from wslgpud.active_runs.notes import Claim, checked
 from wslgpud.active_runs.run_messages import headline, waiting
 
 GIB = 1 << 30
@@ -90,7 +90,7 @@ def test_a_note_is_written_twice_a_second_and_on_a_new_phase(tmp_path: Path) -> 
         (one,) = seen(host)
         return one["phase"], one.get("done_ratio")
 
-    with Note(host, "stress", "card") as note:
+    with host.note("stress", "card") as note:
         note.tell("filling", done_ratio=0.1)
         clock.now += 0.49
         note.tell("filling", done_ratio=0.2)

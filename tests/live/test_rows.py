@@ -273,15 +273,13 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
     assert "STALE" not in drawn(replace(look, interval_seconds=30.0))  # as configured: nothing is wrong
 
 
-def test_running_work_locks_and_the_last_night_are_shown() -> None:
+def test_running_work_and_the_last_night_are_shown() -> None:
     document = calm(
         running=[{"kind": "stress", "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
-        locks=[{"note": "GPU 0 is locked by make"}],
         stress=[{"at": "2026-11-21T03:00:00+00:00", "verdict": "passed", "headline": "GPU 0 passed"}],
     )
     for text in everywhere(document, (120, 40)):
         assert " ▶ ━━━━━━────── filling" in text
-        assert " ! GPU 0 is locked by make" in text
         assert "GPU 0 passed" in text
 
 

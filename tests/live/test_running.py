@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
-from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.notes import PLACES, Note, name_of
+from tests.support.elsewhere import Elsewhere, hearing, seen
+from wslgpud.active_runs.announced import AnnouncedRuns
+from wslgpud.active_runs.notes import Note, Noted
 from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.host import Host
+from wslgpud.sources.identity import Peer
 from wslgpud.stress.stress_run import WorkerPace
 from wslgpud.stress.stress_run import reporting as stress_told
+from wslgpud.training import companion
 from wslgpud.words import translator
 
 
@@ -27,101 +33,104 @@ def alone(tmp_path: Path) -> Elsewhere:
     return Elsewhere(tmp_path / "elsewhere")
 
 
-def files(host: Host) -> list[Path]:
-    return [file for place in PLACES for file in Path(host.path(place)).iterdir()]
-
-
-def test_a_note_lasts_as_long_as_its_run(alone: Host) -> None:
-    with Note(alone, "stress", "GPU 0 RTX 5070 Ti", gpu=0) as note:
+def test_a_note_lasts_as_long_as_its_run(alone: Elsewhere) -> None:
+    with alone.note("stress", "GPU 0 RTX 5070 Ti", gpu=0) as note:
         note.tell("fill", done_ratio=0.25, left_seconds=6.0)
         (one,) = seen(alone)
 
         assert one["what"] == "GPU 0 RTX 5070 Ti"
         assert (one["kind"], one["phase"], one["done_ratio"]) == ("stress", "fill", 0.25)
         assert 0 <= one["left_seconds"] <= 6.0
-    assert (seen(alone), files(alone)) == ([], [])
+    eventually(lambda: not seen(alone), "the end of the run")
 
 
 KILLED = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from tests.support.elsewhere import Elsewhere
 from wslgpud.active_runs.notes import Note
-with Note(Elsewhere(Path(sys.argv[1])), "guard", "make"):
+from wslgpud.host import Host
+with Note(Host(), "guard", "make", state_folder=Path(sys.argv[1])):
+    if os.fork() == 0: time.sleep(600)  # it keeps the connection open
     print("on", flush=True)
     time.sleep(600)
 """
 
 
-def test_the_note_of_a_killed_process_is_ignored_and_removed(tmp_path: Path, alone: Host) -> None:
+def test_a_run_ends_with_its_process_if_a_fork_stays_connected(alone: Elsewhere) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, tmp_path / "elsewhere"], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", KILLED, alone.state],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
     )
     process.stdout.readline()
     assert [one["pid"] for one in seen(alone)] == [process.pid]
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
+    process.stdout.close()
 
     assert seen(alone) == []
-    with Note(alone, "guard", "make"):
-        assert [file.name for file in files(alone)] == [name_of("guard", os.getpid())]
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_run_is_known_to_a_daemon_that_starts_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "CONNECT_SECONDS", 0.0)
+    with Note(Host(), "guard", "make", state_folder=tmp_path) as note:
+        for _ in range(2):  # and to the next one
+            with hearing(tmp_path) as runs:
+
+                def known(runs: AnnouncedRuns = runs) -> list[Noted]:
+                    note.tell(f"runs at {time.monotonic()}")
+                    return runs.read()
+
+                assert [one.who.pid for one in eventually(known, "the run")] == [os.getpid()]
+
+
+RUN = {"kind": "guard", "what": "make", "who": "make", "phase": "", "began_mono": 1.0}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"kind": "stress"}', '{"kind": "x", "what": "", "began_mono": 0}', "9" * 9000]
-)
-def test_what_is_no_note_is_passed_over(alone: Host, text: str) -> None:
-    Path(alone.path(PLACES[0]), name_of("stress", os.getpid())).write_text(text)
-
-    assert seen(alone) == []
-
-
-@pytest.mark.parametrize(
-    "fact",
+    "wrong",
     [
-        '"pid": Infinity',
-        f'"began_mono": {"9" * 400}',
-        '"began_mono": -Infinity',
-        '"ends_mono": 1e999',
-        '"done_ratio": NaN',
-        '"peak_bytes": "much"',
-        '"peaks": {"ram": 1e999}',
-        '"peaks": [1]',
-        '"used": {"ram": "1"}',
-        '"pids": ["1"]',
-        '"pids": 7',
-        '"worker_pid": []',
+        {"kind": "x"},
+        {"began_mono": -math.inf},
+        {"ends_mono": math.inf},
+        {"done_ratio": math.nan},
+        {"peak_bytes": "much"},
+        {"peaks": {"ram": math.inf}},
+        {"peaks": [1]},
+        {"used": {"ram": "1"}},
+        {"pids": ["1"]},
+        {"pids": 7},
+        {"worker_pid": []},
     ],
+    ids=str,
 )
-def test_unusable_figures_do_not_stop_the_daemon(alone: Host, fact: str) -> None:
-    with Note(alone, "guard", "make"):
-        (file,) = files(alone)
-        assert seen(alone)
-        file.write_text(file.read_text().replace("}", f", {fact}}}"))
+def test_unusable_figures_are_refused(alone: Elsewhere, wrong: dict[str, Any]) -> None:
+    me = Peer(os.getpid(), os.geteuid())
+    with pytest.raises(ValueError, match="not a note"):
+        alone.runs.announce(me, RUN | wrong)
 
-        assert seen(alone) == []
+    assert alone.runs.read() == []
+    alone.runs.announce(me, RUN)
+    assert len(alone.runs.read()) == 1
 
 
-def test_a_fact_that_nobody_knows_is_shown_nowhere(alone: Host) -> None:
-    with Note(alone, "guard", "make") as note:
+def test_a_fact_that_nobody_knows_is_shown_nowhere(alone: Elsewhere) -> None:
+    with alone.note("guard", "make") as note:
         note.tell("runs", facts={"x": 1, "peak_bytes": 5})
 
         assert [(one.get("x"), one["peak_bytes"]) for one in seen(alone)] == [(None, 5)]
 
 
-def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, caplog) -> None:
-    host = Elsewhere(tmp_path)
-    for place in PLACES:
-        Path(host.path(place)).rmdir()
-
-    with Note(host, "guard", "make") as note:
+def test_without_a_daemon_a_run_goes_on(tmp_path: Path) -> None:
+    with Note(Host(), "guard", "make", state_folder=tmp_path) as note:
         note.tell("runs")
-    assert "this run is invisible to the daemon" in caplog.text
 
 
-def test_a_stress_run_tells_its_progress_and_remaining_time(alone: Host) -> None:
+def test_a_stress_run_tells_its_progress_and_remaining_time(alone: Elsewhere) -> None:
     heard, seconds = [], iter((10.0, 15.0))
-    with Note(alone, "stress", "GPU 0") as note:
+    with alone.note("stress", "GPU 0") as note:
         line = stress_told(note, WorkerPace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})

@@ -84,7 +84,6 @@ def full() -> LiveSample:
             {"kind": "stress", "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "soak"},
             {"kind": "guard", "elapsed_seconds": 3.0, "headline": "endless"},
         ],
-        "locks": [{"note": "GPU 0 is locked by make"}],
         "incidents": [{**since, "id": n, "since": local(f"2026-11-21 11:0{n}:00")} for n in range(1, 8)],
         "sources": [
             {"name": "nvml", "health": "failed", "error": "driver is gone"},

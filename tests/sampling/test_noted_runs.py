@@ -1,4 +1,4 @@
-"""What the notes of active runs are good for: a row of ``status``, and growth that is expected."""
+"""What active runs announce is good for: a row of ``status``, and growth that is expected."""
 
 from __future__ import annotations
 

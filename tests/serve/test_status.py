@@ -26,9 +26,8 @@ from wslgpud.model import (
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import TickState, judged, line_of, status
 from wslgpud.sources import windows
-from wslgpud.stress.cards_under_test import LockHolder
 from wslgpud.verdict import Verdict, decide
-from wslgpud.words import Message, from_json, say, translator
+from wslgpud.words import Message, from_json, translator
 
 GIB = 1 << 30
 
@@ -79,12 +78,7 @@ def test_the_document_has_what_is_known_and_omits_what_is_not() -> None:
     )
     snapshot = Snapshot(1.7e9, 100.0, 1, reports, lateness_seconds=0.0123456, interval_seconds=1.0004)
     swap, forecasts = SwapState(8 * GIB, GIB), (Forecast("ram", Level.OK, 9 * GIB, 16 * GIB),)
-    state = PipelineState(
-        snapshot,
-        Observation(0.0, ram=RamState(16 * GIB, 9 * GIB), swap=swap),
-        forecasts,
-        locks=[LockHolder(0, "/run/lock/x", 7, "flock", "me", say("held"))],
-    )
+    state = PipelineState(snapshot, Observation(0.0, ram=RamState(16 * GIB, 9 * GIB), swap=swap), forecasts)
     found = status(
         TickState(
             state,
@@ -116,7 +110,6 @@ def test_the_document_has_what_is_known_and_omits_what_is_not() -> None:
         {"name": "ahead", "health": "ok", "failures_total": 0, "age_seconds": 0.0, "duration_seconds": 0.0},
         {"name": "gone", "health": "failed", "failures_total": 3, "error": "no answer", "duration_seconds": 0.0},
     ]
-    assert found["locks"][0]["note"] == "held"
     assert [(one["uuid"], one["usable_bytes"]) for one in found["stress"]] == [("GPU-1", GIB), ("GPU-2", 7)]
 
 
@@ -124,7 +117,7 @@ def test_the_document_omits_swap_and_trouble_that_do_not_exist() -> None:
     found = document(Forecast("ram", Level.OK, 9 * GIB, 16 * GIB))
 
     assert [one["name"] for one in found["forecasts"]] == ["RAM"]
-    assert not found.keys() & {"ram", "swap", "windows", "held", "locks", "tally"}
+    assert not found.keys() & {"ram", "swap", "windows", "held", "tally"}
 
 
 def opened(rule: str, resource: str, level: Level, **facts: Any) -> OpenIncident:

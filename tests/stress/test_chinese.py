@@ -22,7 +22,6 @@ from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import FindingKind
 from wslgpud.store.records import stress_from_json, stress_to_json
-from wslgpud.stress.cards_under_test import Holding, complaint
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, remark
 from wslgpud.stress.comparison import night as last_night
 from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
@@ -157,7 +156,6 @@ class TestStress:
         found += [reason_to_leave(["a (pid 1)"]), reason_to_leave(waiting=True), reason_to_leave(gpu_errors=True)]
         found += [reason_to_leave(silent_seconds=20.0)]
         found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]
-        found += [complaint(0, "/run/lock/x", Holding(7, claims_card=noted), "alice", 80.0).note for noted in (0, 1)]
 
         assert [english_in(words.t("{said}", said=one)) for one in found] == [[]] * len(found)
 

@@ -6,8 +6,6 @@ import pytest
 
 from tests.sampling.test_pipeline import SteppingClock
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import Note
 from wslgpud.cli.stress_screen import Progress
 from wslgpud.stress.stress_run import WorkerPace, reporting
 
@@ -70,7 +68,7 @@ def test_progress_and_worker_of_a_run_are_visible_to_others(tmp_path):
     clock, heard = SteppingClock(), []
     host = Elsewhere(tmp_path, clock)
 
-    with Note(host, "stress", "GPU 0", gpu=0) as note:
+    with host.note("stress", "GPU 0", gpu=0) as note:
         pace = WorkerPace(pause_seconds=0.0, soak_seconds=0.0, began=clock.now)
         line = reporting(note, pace, clock.mono, heard.append)
         for seconds, said in [
@@ -81,7 +79,7 @@ def test_progress_and_worker_of_a_run_are_visible_to_others(tmp_path):
         ]:
             clock.now += seconds
             line(said)
-        (noted,) = (one.document for one in RunNotes(host).read())
+        (noted,) = (one.document for one in host.runs.read())
 
     assert heard == [
         {"event": "filled", "planned": 100},

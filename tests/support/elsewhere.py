@@ -1,41 +1,63 @@
-"""This machine with private shared folders, so that tests do not see each other."""
+"""This machine with a daemon's socket and folders for locks of its own, so that tests do not see each other."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import PLACES as NOTES
+from wslgpud.active_runs.announced import AnnouncedRuns
+from wslgpud.active_runs.notes import Note
 from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
+from wslgpud.serve.commands import run_route
+from wslgpud.serve.server import LocalApi
 from wslgpud.sources.identity import Trust
-from wslgpud.stress.lock import PLACES as LOCKS
-
-SHARED = sorted({*NOTES, *LOCKS})
+from wslgpud.stress.lock import PLACES
 
 
 class Elsewhere(Host):
     """Processes and locks are the kernel's own; only the files lie elsewhere."""
 
-    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
-        """Make the folders."""
+    def __init__(self, folder: Path, clock: Clock | None = None, trusted: Trust | None = None) -> None:
+        """Make the folders, and listen to what runs."""
         super().__init__(clock=clock)
         self._elsewhere = str(folder)
-        for place in SHARED:
+        for place in PLACES:
             made = Path(self.path(place))
             made.mkdir(parents=True, exist_ok=True)
             made.chmod(0o1777)
+        self.state = folder / "state"
+        self.state.mkdir(exist_ok=True)
+        self.runs = AnnouncedRuns(self, trusted)
+        self._local = LocalApi(self.state, [run_route(self.runs)])
+        assert self._local.start()
 
     def path(self, path: str) -> str:
         """Return where ``path`` lies."""
-        return self._elsewhere + path if path in SHARED else super().path(path)
+        return self._elsewhere + path if path in PLACES else super().path(path)
+
+    def note(self, kind: Any, what: str, **more: Any) -> Note:
+        """Return the announcement of a run to this daemon."""
+        return Note(self, kind, what, state_folder=self.state, **more)
 
 
-def seen(host: Host, trusted: Trust | None = None) -> list[dict]:
-    """Return the runs that a daemon starting now would show."""
-    notes = RunNotes(host, trusted)
-    return running(notes.read(), notes.trust, host.clock.mono())
+@contextmanager
+def hearing(state: Path, trusted: Trust | None = None) -> Iterator[AnnouncedRuns]:
+    """Listen to what runs, as the daemon of this state folder."""
+    state.mkdir(parents=True, exist_ok=True)
+    runs = AnnouncedRuns(Host(), trusted)
+    local = LocalApi(state, [run_route(runs)])
+    assert local.start()
+    with closing(local):
+        yield runs
+
+
+def seen(host: Elsewhere) -> list[dict]:
+    """Return the runs that its daemon would show."""
+    return running(host.runs.read(), host.runs.trust, host.clock.mono())
 
 
 def open_to_all(folder: Path) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +16,8 @@ import pytest
 
 from tests.support.accounts import needs_root
 from tests.support.daemons import eventually
-from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import Note
+from tests.support.elsewhere import hearing
+from wslgpud.active_runs.announced import AnnouncedRuns
 from wslgpud.training import companion
 from wslgpud.training.companion import Companion
 
@@ -28,39 +27,43 @@ class Optimizer:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
-    """Notes lie in folders of the test's own."""
-    host = Elsewhere(tmp_path)
-    monkeypatch.setattr(companion, "PLACES", tuple(host.path(place) for place in companion.PLACES))
-    for name in ("TELL_SECONDS", "LOOK_SECONDS", "READ_SECONDS"):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder in which this user's daemon would be."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(companion, "SYSTEM_STATE", str(tmp_path / "none"))
+    for name in ("TELL_SECONDS", "LOOK_SECONDS", "READ_SECONDS", "CONNECT_SECONDS"):
         monkeypatch.setattr(companion, name, 0.01)
-    return host
+    return tmp_path / "wslgpud"
 
 
 @pytest.fixture
-def watching(here: Elsewhere) -> Iterator[Companion]:
+def runs(here: Path) -> Iterator[AnnouncedRuns]:
+    with hearing(here) as heard:
+        yield heard
+
+
+@pytest.fixture
+def watching(runs: AnnouncedRuns) -> Iterator[Companion]:
     one = Companion()
-    with Note(here, "daemon", "wslgpud"):
-        yield one
-        one.close()
+    yield one
+    one.close()
 
 
-def told(host: Elsewhere) -> dict[str, Any] | None:
-    note = RunNotes(host).of("training", os.getpid())
-    return None if note is None else dict(note.document)
+def told(runs: AnnouncedRuns) -> dict[str, Any] | None:
+    return next((dict(run.document) for run in runs.read()), None)
 
 
-def steps_of(host: Elsewhere) -> int:
-    document = told(host)
+def steps_of(runs: AnnouncedRuns) -> int:
+    document = told(runs)
     return 0 if document is None else int(document["steps"])
 
 
-def test_the_daemon_believes_what_it_tells_of_itself(watching: Companion, here: Elsewhere) -> None:
+def test_the_daemon_believes_what_it_tells_of_itself(watching: Companion, runs: AnnouncedRuns) -> None:
     optimizer = Optimizer()
 
     def read() -> dict[str, Any] | None:
         watching.stepped(optimizer)
-        document = told(here)
+        document = told(runs)
         return document if document and document["memory"] else None
 
     document = eventually(read, "a note with figures")
@@ -68,10 +71,10 @@ def test_the_daemon_believes_what_it_tells_of_itself(watching: Companion, here: 
     assert (document["kind"], document["pid"], memory["name"]) == ("training", os.getpid(), "ram")
     assert 1 << 20 < memory["used"] < 1 << 40
     watching.close()
-    assert told(here) is None
+    eventually(lambda: told(runs) is None, "the end of the run")
 
 
-def test_optimizers_that_step_in_turns_make_one_step(watching: Companion, here: Elsewhere) -> None:
+def test_optimizers_that_step_in_turns_make_one_step(watching: Companion, runs: AnnouncedRuns) -> None:
     generator, critic = Optimizer(), Optimizer()
     for _ in range(5):
         watching.stepped(generator)
@@ -83,15 +86,38 @@ def test_optimizers_that_step_in_turns_make_one_step(watching: Companion, here: 
     assert watching.steps == 6
 
 
-def test_without_a_daemon_nothing_is_read_or_written(here: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("here")
+def test_without_a_daemon_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     one, optimizer = Companion(), Optimizer()
     reads: list[int] = []
     monkeypatch.setattr(one, "_read", lambda: reads.append(1))
     for _ in range(100):
         one.stepped(optimizer)
 
-    assert (one.steps, reads, told(here)) == (100, [], None)
+    assert (one.steps, reads) == (100, [])
     one.close()
+
+
+def test_each_daemon_that_starts_is_told_again(here: Path) -> None:
+    one, optimizer = Companion(), Optimizer()
+    for _ in range(2):
+        with hearing(here) as runs:
+            eventually(lambda runs=runs: one.stepped(optimizer) or told(runs), "the training")
+    one.close()
+
+
+def test_a_daemon_that_hangs_holds_up_no_step(here: Path) -> None:
+    here.mkdir()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(here / companion.SOCKET))
+        deaf.listen(1)
+        one, optimizer = Companion(), Optimizer()
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            one.stepped(optimizer)
+        one.close()
+
+    assert one.steps > 1000
 
 
 def test_whatever_is_wrong_in_it_the_training_goes_on(watching: Companion, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +132,12 @@ def test_whatever_is_wrong_in_it_the_training_goes_on(watching: Companion, monke
     assert watching.steps == 1  # it has stopped itself
 
 
-def test_the_hook_is_called_between_two_steps_once_per_level(here: Elsewhere) -> None:
-    one, optimizer, calls = Companion(), Optimizer(), list[tuple[str, float | None]]()
-    one.on_warning(lambda level, seconds: calls.append((level, seconds)))
-    with Note(here, "daemon", "wslgpud") as note:
-        for level, seconds in (("warning", 40.0), ("warning", 39.0), ("critical", None)):
-            note.tell(f"{level} {seconds}", facts={"warned": {os.getpid(): [level, seconds]}})
-            eventually(lambda level=level: one.stepped(optimizer) or (calls and calls[-1][0] == level), level)
-        one.close()
+def test_the_hook_is_called_between_two_steps_once_per_level(watching: Companion, runs: AnnouncedRuns) -> None:
+    optimizer, calls = Optimizer(), list[tuple[str, float | None]]()
+    watching.on_warning(lambda level, seconds: calls.append((level, seconds)))
+    for level, seconds in (("warning", 40.0), ("warning", 39.0), ("critical", None)):
+        runs.warned = {os.getpid(): (level, seconds)}
+        eventually(lambda level=level: watching.stepped(optimizer) or (calls and calls[-1][0] == level), level)
 
     assert [level for level, _ in calls] == ["warning", "critical"]
     assert calls[-1] == ("critical", None)
@@ -136,61 +160,42 @@ def test_a_hook_that_fails_is_heard_of_and_ends_nothing(
 
 
 @needs_root
-def test_no_other_users_daemon_is_believed(here: Elsewhere) -> None:
-    note = Path(companion.PLACES[0], f"{companion._DAEMON}{os.getpid()}.json")
-    note.write_text(json.dumps({"pid": os.getpid(), "warned": {str(os.getpid()): ["critical", 1.0]}}))
-    os.chown(note, 12345, 12345)
-
-    assert companion._daemon() is None
-    os.chown(note, os.geteuid(), -1)
-    assert companion._daemon() is not None
-
-
-def test_a_daemon_that_is_gone_is_none(here: Elsewhere) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    Path(companion.PLACES[0], f"{companion._DAEMON}1.json").write_text(json.dumps({"pid": ended.pid}))
-
-    assert companion._daemon() is None
-
-
-@pytest.mark.parametrize("kind", ["a FIFO", "a link"])
-def test_only_a_plain_file_is_read_as_the_note_of_a_daemon(here: Elsewhere, tmp_path: Path, kind: str) -> None:
-    note = Path(companion.PLACES[0], f"{companion._DAEMON}1.json")
-    if kind == "a FIFO":
-        os.mkfifo(note)
-    else:
-        elsewhere = tmp_path / "elsewhere.json"
-        elsewhere.write_text(json.dumps({"pid": os.getpid()}))
-        note.symlink_to(elsewhere)
-
-    assert companion._daemon() is None
+def test_no_other_users_daemon_is_believed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hearing(here):
+        companion._connected(str(here)).close()
+        monkeypatch.setattr(companion, "_trusted", lambda: (12345,))
+        with pytest.raises(PermissionError, match="another user's"):
+            companion._connected(str(here))
 
 
 FORKS = """
 import os, sys, time
 from wslgpud.training import companion
-companion.PLACES, companion.TELL_SECONDS = (sys.argv[1],), 0.01
+companion.TELL_SECONDS = companion.CONNECT_SECONDS = 0.01
 class Optimizer: pass
 one, optimizer = companion.Companion(), Optimizer()
 one.stepped(optimizer)
-while not any("training" in name for name in os.listdir(sys.argv[1])): time.sleep(0.01)
+while not one._line.answer: time.sleep(0.01)
 if os.fork() == 0:
     for _ in range(100): one.stepped(optimizer)
     sys.exit()  # and so does what was registered for the end
 os.wait()
-print(sorted(os.listdir(sys.argv[1])), os.getpid(), flush=True)
+print(flush=True)
+input()
 os._exit(0)
 """
 
 
-def test_a_forked_loader_worker_neither_writes_nor_removes_notes(tmp_path: Path) -> None:
-    daemon = tmp_path / f"{companion._DAEMON}{os.getpid()}.json"
-    daemon.write_text(json.dumps({"pid": os.getpid()}))
-    done = subprocess.run([sys.executable, "-c", FORKS, str(tmp_path)], capture_output=True, text=True, check=True)
-    names, _, pid = done.stdout.rpartition(" ")
+def test_a_forked_loader_worker_does_not_end_the_run(here: Path) -> None:
+    with hearing(here) as runs:
+        program = subprocess.Popen(
+            [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
+        )
+        program.stdout.readline()
+        known = [run.who.pid for run in runs.read()]
+        program.communicate(b"\n")
 
-    assert names == str([daemon.name, f"wslgpud-running-training-{pid.strip()}.json"])
+    assert program.pid in known
 
 
 def test_what_a_card_says_is_told_without_its_peak_being_reset(watching: Companion, monkeypatch) -> None:
@@ -238,7 +243,7 @@ def test_a_step_that_is_only_counted_costs_next_to_nothing(watching: Companion, 
     assert len(lines) <= 12
 
 
-def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, here: Elsewhere) -> None:
+def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, runs: AnnouncedRuns) -> None:
     """Of a training on as many cards as are looked at, for an hour, with all that a framework tells."""
     for name in ("ram", *(f"GPU-{card:032x}" for card in range(companion.MAX_CARDS))):
         for step in range(10_000_000, 10_060_000):
@@ -246,9 +251,9 @@ def test_the_largest_note_is_one_that_the_daemon_believes(watching: Companion, h
             watching.steps = step
         watching._memory[name] |= {"reserved": 1 << 41, "pieces": 1 << 40, "retries": 1 << 20, "failures": 1 << 20}
     watching.facts |= {"batch": 1 << 20, "tokens": 1 << 50, "length": 1 << 20, "longest": 1 << 20, "pinned": 1 << 40}
-    companion._put(companion._name(os.getpid()), watching._document(0.0, [(0.0, 0), (60.0, 100)]))
+    watching._line.tell(watching._document(0.0, [(0.0, 0), (60.0, 100)]))
 
-    document = told(here)
+    document = told(runs)
     assert document is not None
     assert len(document["memory"]) == 1 + companion.MAX_CARDS
 

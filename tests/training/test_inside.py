@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
+from tests.support.elsewhere import hearing
 from wslgpud import training
-from wslgpud.active_runs.notes import Note
-from wslgpud.host import Host
 from wslgpud.training import environment
 
 PROGRAMS = Path(__file__).parent / "programs.py"
@@ -81,7 +80,8 @@ def test_a_search_path_of_the_users_own_is_kept() -> None:
 def test_the_daemon_names_the_leak_of_an_unmodified_program(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         command = [*WSLGPUD, "inside", "--", sys.executable, str(PROGRAMS), "outputs_kept", "5000", "cpu"]
-        training = subprocess.Popen(command, env=clean_environment(tmp_path))
+        (tmp_path / "wslgpud").symlink_to(running.state)
+        training = subprocess.Popen(command, env={**clean_environment(tmp_path), "XDG_STATE_HOME": str(tmp_path)})
 
         def named() -> re.Match[str] | None:
             said = running.get("/metrics")
@@ -171,11 +171,11 @@ def test_a_framework_saves_a_checkpoint_when_the_daemon_warns(
     if lacks("torch", *needs):
         pytest.skip(f"{', '.join(needs)} not installed: ./tests/run --all")
     command = [*WSLGPUD, "inside", "--", sys.executable, "-c", code, str(tmp_path)]
-    with Note(Host(), "daemon", "wslgpud") as note:
+    with hearing(tmp_path / ".local" / "state" / "wslgpud") as runs:
         training = subprocess.Popen(command, env=clean_environment(tmp_path), stdout=subprocess.DEVNULL)
 
         def ended() -> bool:
-            note.tell("warns", facts={"warned": {training.pid: ["warning", 40.0]}})
+            runs.warned = {training.pid: ("warning", 40.0)}
             return training.poll() is not None
 
         try:

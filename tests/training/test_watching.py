@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import pwd
 import re
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -27,15 +25,6 @@ from wslgpud.training.companion import Companion, Floors
 
 class Optimizer:
     """Something that steps."""
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of notes."""
-    monkeypatch.setattr(companion, "PLACES", (str(tmp_path),))
-    for name in ("TELL_SECONDS", "LOOK_SECONDS", "READ_SECONDS"):
-        monkeypatch.setattr(companion, name, 0.01)
-    return tmp_path
 
 
 def test_floors_are_kept_for_the_last_eight_blocks_of_each_size() -> None:
@@ -105,7 +94,7 @@ def test_watching_twice_counts_each_step_once(monkeypatch: pytest.MonkeyPatch) -
     assert calls == [("warning", 3.0)]
 
 
-def test_a_second_optimizer_is_watched_by_the_same_thread(place: Path) -> None:
+def test_a_second_optimizer_is_watched_by_the_same_thread() -> None:
     def watching() -> int:
         return sum(thread.name == "wslgpud" for thread in threading.enumerate())
 
@@ -114,20 +103,6 @@ def test_a_second_optimizer_is_watched_by_the_same_thread(place: Path) -> None:
         one.stepped(Optimizer())
 
     assert (one.steps, watching()) == (3, before + 1)
-    one.close()
-
-
-def test_a_daemon_that_starts_after_the_training_is_told_of_it(place: Path) -> None:
-    one, optimizer = Companion(), Optimizer()
-    one.stepped(optimizer)
-    assert not one._daemon_reads
-    (place / f"{companion._DAEMON}1.json").write_text(json.dumps({"pid": os.getpid()}))
-
-    def told() -> bool:
-        one.stepped(optimizer)
-        return (place / companion._name(os.getpid())).exists()
-
-    eventually(told, "a note")
     one.close()
 
 
@@ -147,16 +122,12 @@ class Seconds:
         self._one, self._answers, self._steps = one, answers, steps or {}
         self._answer: dict[str, Any] | None = None
         self._second, self._thread = 0, threading.current_thread()
-        self.looked, self.counted = list[int](), list[int]()
+        self.counted = list[int]()
         self.told, self.warned = list[tuple[int, int, int]](), list[tuple[int, str, float | None]]()
         self.paces = dict[int, float]()
-        for name, stand_in in (
-            ("time", self),
-            ("_daemon", self._look),
-            ("_children", self._count),
-            ("_put", self._put),
-        ):
+        for name, stand_in in (("time", self), ("_children", self._count)):
             monkeypatch.setattr(companion, name, stand_in)
+        one._line = self  # type: ignore[assignment]  # acts like one
         one._tell()
 
     @property
@@ -179,33 +150,50 @@ class Seconds:
         if self._second == 40:
             self._one._pid = -1
 
-    def _look(self) -> dict[str, Any] | None:
-        if self._mine:
-            self.looked.append(self._second)
-        return self._answer if self._mine else None
+    def connect(self) -> bool:
+        return self._answer is not None
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        return self._answer or {}
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def _count(self) -> list[int]:
         if self._mine:
             self.counted.append(self._second)
         return []
 
-    def _put(self, _: str, note: dict[str, Any]) -> None:
-        if self._mine:
-            self.told.append((self._second, note["steps"], note["began_mono"]))
-            self.paces[self._second] = note.get("step_seconds", 0.0)
+    def tell(self, document: dict[str, Any]) -> None:
+        self.told.append((self._second, document["steps"], document["began_mono"]))
+        self.paces[self._second] = document.get("step_seconds", 0.0)
 
 
 def test_a_missing_daemon_is_sought_again_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None})
+    line, now, sought = companion.Announcement(["/nowhere"]), [0.0], list[float]()
 
-    assert seen.looked == [1, 6, *range(11, 21), 25, 30, 35, 40]
-    assert seen.counted == [1, 16, 31]
+    def missing(folder: str) -> None:
+        sought.append(now[0])
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(companion, "_connected", missing)
+    monkeypatch.setattr(companion, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for second in range(12):
+        now[0] = float(second)
+        assert not line.connect()
+
+    assert sought == [0.0, 5.0, 10.0]
 
 
-def test_a_note_is_written_only_after_steps_and_with_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_counted_every_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Seconds(monkeypatch, Companion(), {}).counted == [1, 16, 31]
+
+
+def test_a_daemon_is_told_after_steps_and_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seconds(monkeypatch, Companion(), {8: {}, 20: None}, {9: 3, 15: 7, 21: 9})
 
-    assert seen.told == [(11, 3, 1000), (15, 7, 1000)]
+    assert seen.told == [(8, 0, 1000), (9, 3, 1000), (14, 3, 1000), (15, 7, 1000)]
 
 
 def test_the_pace_is_that_of_as_many_seconds_as_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,45 +205,17 @@ def test_the_pace_is_that_of_as_many_seconds_as_are_kept(monkeypatch: pytest.Mon
 
 
 def test_each_warning_level_is_passed_on_once_per_alert(monkeypatch: pytest.MonkeyPatch) -> None:
-    pid = str(os.getpid())
-    warned: list[dict[str, Any]] = [{pid: ["warning", 40.0]}, {pid: ["critical", 3.0]}, {}, {pid: ["warning", 9.0]}]
+    warned = [["warning", 40.0], ["critical", 3.0], None, ["warning", 9.0]]
+    steps = {second: second for second in range(1, 40)}
     answers: dict[int, dict[str, Any] | None] = {
         at: {"warned": told} for at, told in zip((1, 10, 15, 18), warned, strict=True)
     }
 
-    assert Seconds(monkeypatch, Companion(), answers).warned == [
+    assert Seconds(monkeypatch, Companion(), answers, steps).warned == [
         (1, "warning", 40.0),
         (10, "critical", 3.0),
         (18, "warning", 9.0),
     ]
-
-
-def test_a_damaged_daemon_note_is_skipped_for_an_intact_one(place: Path) -> None:
-    note = place / f"{companion._DAEMON}1.json"
-    damaged: list[Any] = [[], {"pid": "none"}, {}]
-    for document in damaged:
-        note.write_text(json.dumps(document))
-        assert companion._daemon() is None
-    note.write_text("{")
-    (place / f"{companion._DAEMON}2.json").write_text(json.dumps({"pid": os.getpid()}))
-
-    assert companion._daemon() == {"pid": os.getpid()}
-
-
-def test_a_note_can_be_read_by_a_daemon_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tmp_path / "missing", tmp_path
-    monkeypatch.setattr(companion, "PLACES", (str(first), str(second), str(tmp_path / "unused")))
-    (tmp_path / "unused").mkdir()
-    before = os.umask(0o077)
-    try:
-        for steps in (1, 2):
-            companion._put("note.json", {"steps": steps})
-    finally:
-        os.umask(before)
-
-    assert json.loads((second / "note.json").read_text()) == {"steps": 2}
-    assert stat.S_IMODE((second / "note.json").stat().st_mode) == 0o644
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["note.json", "unused"]
 
 
 def cuda(cards: int = 1, peak: int = 1, uuid: str | None = "GPU-1", **more: Any) -> SimpleNamespace:
@@ -366,16 +326,7 @@ def test_of_many_workers_the_first_64_are_counted(monkeypatch: pytest.MonkeyPatc
     assert companion._children() == [*range(1, 41), *range(1, 25)]
 
 
-def test_a_daemon_note_over_16_kib_is_ignored(place: Path) -> None:
-    note, told = place / f"{companion._DAEMON}1.json", json.dumps({"pid": os.getpid()}).encode()
-
-    note.write_bytes(told.ljust(1 << 14))
-    assert companion._daemon() == {"pid": os.getpid()}
-    note.write_bytes(told.rjust((1 << 14) + 1))
-    assert companion._daemon() is None
-
-
-def test_notes_of_root_the_service_and_the_own_user_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemons_of_root_the_service_and_ones_own_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     def accounts(name: str) -> SimpleNamespace:
         if name != "wslgpud":
             raise KeyError(name)

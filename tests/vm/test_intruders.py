@@ -146,16 +146,19 @@ print(json.dumps(found))
 READS = {"read the configuration", "read the addresses of channels", "read the history", "list the state folder"}
 #: An alert command is as trusted as the service itself: it can end it, and is ended with it.
 OWN = {"change the history", "add to the state folder", "end it", "limit what it may use"}
-#: Takes the lock of a card, fills the folders of notes, asks hostile questions, and holds connections open
+#: Takes the lock of a card, announces runs without end, asks hostile questions, and holds connections open
 #: without a word, until its input ends.
 FLOOD = """
 import fcntl, os, socket, sys
 
 lock = os.open("/run/lock/wslgpud-gpu0.lock", os.O_RDONLY | os.O_CREAT, 0o666)
 fcntl.flock(lock, fcntl.LOCK_EX)
-for folder in ("/run/lock", "/dev/shm"):
-    for number in range(3000):
-        open(f"{folder}/wslgpud-running-guard-{number}.json", "x").close()
+said = b'{"kind": "guard", "what": "x", "who": "x", "phase": "", "began_mono": 0}'
+announced = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+for one in announced:
+    one.connect("/var/lib/wslgpud/control.sock")
+    head = "POST /api/v1/run HTTP/1.1", "Host: localhost", f"Content-Length: {len(said)}", "", ""
+    one.sendall("\\r\\n".join(head).encode() + said)
 for number in range(100):
     with socket.create_connection(("127.0.0.1", 9655)) as asker:
         pattern = "*a" * 100 + str(number)

@@ -1,1 +1,1 @@
-"""Active stress runs, guarded commands and trainings, known by the notes that they leave."""
+"""Active stress runs, guarded commands and trainings, known by what they announce over the control socket."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from wslgpud.active_runs.notes import Note
 from wslgpud.advise.checkups import Checkups, Findings
 from wslgpud.alerts import before_start, blackbox, channel_factory
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
@@ -30,7 +29,7 @@ from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import private_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
-from wslgpud.serve.commands import alert_routes, brake_route
+from wslgpud.serve.commands import alert_routes, brake_route, run_route
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly, inbox
@@ -179,7 +178,6 @@ class Daemon:
         stack.callback(pipeline.close)
         separate_unit = self._environ.get(unit.VARIABLE) == "yes"
         nightly = Nightly(config.stress, host, self._folder, store, separate_unit=separate_unit)
-        here = stack.enter_context(Note(host, "daemon", "wslgpud")) if host.live else None
         self.loop = Loop(
             pipeline,
             alerts,
@@ -191,7 +189,6 @@ class Daemon:
             verdicts,
             self._systemd,
             translator(language),
-            here,
             returner,
         )
         stack.callback(self.loop.keep_lessons, last=True)
@@ -202,7 +199,8 @@ class Daemon:
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        done = [*alert_routes(alerts.control, host.clock), *([brake_route(brake)] if brake else [])]
+        done = [run_route(pipeline.runs), *alert_routes(alerts.control, host.clock)]
+        done += [brake_route(brake)] if brake else []
         self._listen(stack, [*table, *done], guarded=server.guarded)
         self._look_back(store, boot_id, alerts)
 

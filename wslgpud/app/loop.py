@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wslgpud.active_runs.notes import Note
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import return_cache, systemd, training_warnings
@@ -84,9 +83,7 @@ class Loop:
     verdicts: VerdictMetrics
     service: systemd.Notifier
     translator: Translator
-    note: Note | None
     returner: CacheReturner | None = None
-    _warned: bool = field(default=False, init=False)
     _runs_known: int = field(default=0, init=False)
     _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -127,10 +124,7 @@ class Loop:
 
     def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
         """Tell the companions in trainings (``wslgpud.training``) which of their resources have a warning."""
-        warned = training_warnings.warned(standing, state.snapshot, state.forecasts)
-        if self.note is not None and (warned or self._warned):
-            self.note.tell("warns" if warned else "", facts={"warned": warned})
-        self._warned = bool(warned)
+        self.pipeline.runs.warned = training_warnings.warned(standing, state.snapshot, state.forecasts)
 
     def _return_cache(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
         """Give page cache back while Windows is short of memory, if that is on."""

@@ -75,14 +75,14 @@ def guard(
     vram.start()
     try:
         with opened as stream:
-            stats = _run(guarded, host, stream, vram, known, inside=inside)
+            stats = _run(guarded, host, stream, vram, known, folder, inside=inside)
             _sum_up(stats, guarded, file)
             if not stats.interrupted:  # the peaks of an interrupted run are incomplete
                 known = _remember(folder, guarded, stats)
             if stats.code and not stats.interrupted and fallback:
                 _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
                 second = ordered(["/bin/sh", "-c", fallback])
-                stats = _run(second, host, stream, vram, known, inside=inside)
+                stats = _run(second, host, stream, vram, known, folder, inside=inside)
                 _sum_up(stats, second, file)
     finally:
         vram.stop()
@@ -90,14 +90,14 @@ def guard(
 
 
 def _run(
-    guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, *, inside: bool = False
+    guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, folder: Path, *, inside: bool
 ) -> RunStats:
     peaks = expectations.peaks(guarded, host, vram, known)
     for message in expectations.too_large(peaks, host, vram):
         _say(message)
     files, trains = OwnedFiles(host), not inside
-    name = capacity.short_name(guarded.command)  # arguments may hold secrets, and everybody may read the note
-    with Relay(log, live=True) as relay, Note(host, "guard", name, who=name) as note:
+    name = capacity.short_name(guarded.command)  # arguments may hold secrets, and everybody may read it
+    with Relay(log, live=True) as relay, Note(host, "guard", name, who=name, state_folder=folder) as note:
 
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
             nonlocal trains

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs.note_reader import RunNotes
+from wslgpud.active_runs.announced import AnnouncedRuns
 from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
@@ -24,7 +24,7 @@ from wslgpud.sampling.noted_runs import expected, running
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources.registry import SOURCES
-from wslgpud.stress.cards_under_test import CardsUnderTest, LockHolder
+from wslgpud.stress.cards_under_test import CardsUnderTest
 from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class SamplingPace:
 class PipelineState:
     """The results of the last tick, for other threads.
 
-    ``running`` lists the active runs from their notes; ``locks`` are GPU locks held exclusively by other programs.
+    ``running`` lists the active runs.
     ``calm``: nothing has moved since the last tick that read everything, and this one did not.
     """
 
@@ -75,7 +75,6 @@ class PipelineState:
     observation: Observation
     forecasts: tuple[Forecast, ...]
     running: Sequence[Mapping[str, Any]] = ()
-    locks: Sequence[LockHolder] = ()
     calm: bool = False
 
 
@@ -92,9 +91,9 @@ class SamplingPipeline:
             patient=host.recorded,
         )
         self._engine = RiskEngine(users_known=True)
-        self._notes = RunNotes(host)
+        self.runs = AnnouncedRuns(host)
         self._noted: Sequence[Noted] = ()
-        self._tests = CardsUnderTest(host, config.stress, self._notes)
+        self._tests = CardsUnderTest(host, config.stress, self.runs.trust)
         self._limiter = CardinalityLimiter()
         self._engine_error = ""
         self._engine_failures = 0
@@ -122,7 +121,7 @@ class SamplingPipeline:
             self._last_full_mono = now
         sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         if not calm:
-            self._noted = self._notes.read()
+            self._noted = self.runs.read()
         notes = self._noted
         observation = observation_of(sampled)
         cards = training_readings.claimed(notes, observation.gpus)
@@ -139,8 +138,8 @@ class SamplingPipeline:
         self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not news
         if calm and self._calm:
             return PipelineState(snapshot, observation, assessment.forecasts, calm=True), assessment.changes
-        runs = running(notes, self._notes.trust, self.host.clock.mono(), training_readings.shown(snapshot))
-        state = PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held)
+        runs = running(notes, self.runs.trust, self.host.clock.mono(), training_readings.shown(snapshot))
+        state = PipelineState(snapshot, observation, assessment.forecasts, runs)
         return state, assessment.changes
 
     def hurry(self) -> None:

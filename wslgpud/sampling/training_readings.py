@@ -1,6 +1,6 @@
-"""Readings that trainings report in the notes that ``wslgpud.training`` leaves.
+"""Readings that trainings report, see ``wslgpud.training``.
 
-A note counts only for its own process: all it can cause is a warning that this one leaks.
+A report counts only for its own process: all it can cause is a warning that this one leaks.
 """
 
 from __future__ import annotations

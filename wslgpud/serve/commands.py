@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from wslgpud.active_runs.announced import AnnouncedRuns, TooManyRuns
+from wslgpud.active_runs.notes import MAX_BYTES
 from wslgpud.alerts.control import ControlFile, Silence
 from wslgpud.host import Clock
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
-from wslgpud.serve.router import Problem, Request, Response, Route
+from wslgpud.serve.router import Problem, Request, Response, Route, dumps
 
 if TYPE_CHECKING:
     from wslgpud.brake.brake import Brake
@@ -32,6 +34,23 @@ def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
         control.acknowledge(asked["incident"], asked["seen_id"])
 
     return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
+
+
+def run_route(runs: AnnouncedRuns) -> Route:
+    """Return the route by which any process announces its run, for as long as its connection lasts."""
+
+    def handler(request: Request) -> Response:
+        if request.peer is None:
+            raise Problem(403, "runs are announced on the Unix socket")
+        try:
+            answer = runs.announce(request.peer, safe_files.parsed(request.body or b""))
+        except ValueError as error:
+            raise Problem(400, str(error)) from error
+        except TooManyRuns as error:
+            raise Problem(503, "too many runs are announced") from error
+        return Response(200, dumps(answer), "application/json")
+
+    return Route("/api/v1/run", handler, method="POST", max_body_bytes=MAX_BYTES)
 
 
 def brake_route(brake: Brake) -> Route:

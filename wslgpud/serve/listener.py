@@ -19,8 +19,9 @@ from urllib.parse import unquote
 import h11
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.router import HEAD_BYTES, Headers, Peer, Request, Response, Router
+from wslgpud.serve.router import HEAD_BYTES, Headers, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
+from wslgpud.sources.identity import Peer
 
 
 @dataclass(frozen=True, slots=True)

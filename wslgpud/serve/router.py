@@ -24,6 +24,7 @@ from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, cross_origin
 from wslgpud.serve.negotiation import accepts_gzip
 from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
+from wslgpud.sources.identity import Peer
 
 #: Sent with every response; web.config.file may override them.
 SECURITY_HEADERS = {
@@ -59,15 +60,6 @@ _ZIPPED = {"Content-Encoding": "gzip"}
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Headers = list[tuple[bytes, bytes]]
-
-
-@dataclass(eq=False, slots=True)
-class Peer:
-    """The process that connected to the Unix socket, by the kernel's word; ``gone`` once its connection has ended."""
-
-    pid: int
-    uid: int
-    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

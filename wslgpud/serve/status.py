@@ -121,7 +121,6 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
             "tally": tally,
             "held": [translator.document(one) for one in paused_jobs] or None,
-            "locks": [{**asdict(lock), "note": lock.note} for lock in state.locks] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],
             "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
         }

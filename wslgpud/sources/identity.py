@@ -50,6 +50,15 @@ def identity(host: Host, pid: int) -> Identity | None:
     return Identity(pid, start, parent, words[0] not in ("Z", "X"), known, members, name)
 
 
+@dataclass(eq=False, slots=True)
+class Peer:
+    """The process that has connected to our Unix socket; ``gone`` once its connection has ended."""
+
+    pid: int
+    uid: int
+    gone: bool = False
+
+
 @dataclass(frozen=True)
 class Trust:
     """Users whose stress runs may suppress warnings about a card: these, and members of the group."""

@@ -67,8 +67,8 @@ class Runner:
                         holders = lock.holders(self.host) or [say("another program")]
                         locked = say("the GPU is locked by {holders}", holders=tuple(holders))
                         return self._skipped(sample, mode, locked)
-                    # At once, and until the lock is free: it identifies the lock's holder to the daemon.
-                    with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
+                    title, folder = f"GPU {sample.index} {sample.name}", self.state_folder
+                    with Note(self.host, "stress", title, state_folder=folder, gpu=sample.index) as note:
                         self._clear(sample)
                         done, frame, earlier = self._locked(sample, mode, lock, note, progress)
                         course.over = True

@@ -5,7 +5,8 @@ library (Python 3.8 and later), and torch only if the program has. It never rais
 program from exiting; without a daemon it only counts.
 
 The program's own thread reads the allocator after a step, at most five times a second and without synchronising with
-the card; a thread writes the note (see ``wslgpud.active_runs.notes``) and checks for the daemon's answer.
+the card; a thread announces it to the daemon (see ``wslgpud.active_runs``) over a connection that stands for the run,
+and is found again after a restart of either.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import functools
 import json
 import logging
 import os
-import stat
+import select
 import sys
 import threading
 import time
@@ -46,10 +47,11 @@ PACES = 60
 READINGS, BLOCKS, MERGED, SCALES = 6, 8, 4, 6
 #: kinds of memory, RAM included, that the daemon reads of one training
 MAX_CARDS, MAX_WORKERS, MAX_THREADS = 4, 64, 64
-#: where the daemon reads notes, see ``wslgpud.active_runs.notes.PLACES``
-PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
-_DAEMON, _MAX_BYTES = "wslgpud-running-daemon-", 1 << 14
-_SERVICE = "wslgpud"
+#: the socket in a daemon's state folder, see ``wslgpud.client``, and that of the service, which has its account
+SOCKET, SYSTEM_STATE, _SERVICE = "control.sock", "/var/lib/wslgpud", "wslgpud"
+#: interval of looking for a daemon, and how long its answer is waited for
+CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 0.2
+_MAX_BYTES = 1 << 14
 
 
 class Floors:
@@ -77,6 +79,99 @@ class Floors:
             self._close(scale + 1, scale_blocks[-MERGED:])
 
 
+class Announcement:
+    """A run as the daemon knows it: it lasts as long as a connection, over which each document is posted.
+
+    Nothing here raises, or waits for more than ``ANSWER_SECONDS``; a daemon that starts later is found. For one thread.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        """Connect to nothing yet; of these state folders the first counts that has a daemon."""
+        self._folders = folders
+        self._socket: Any = None
+        self._pid, self._tried = 0, float("-inf")
+        self._unread, self._waits = b"", False
+        #: to the last document
+        self.answer: dict[str, Any] = {}
+
+    def connect(self) -> bool:
+        """Return whether a daemon is there; look for one from time to time."""
+        if self._pid != os.getpid():  # after a fork the connection is our parent's
+            self.close()
+            self._pid, self._tried = os.getpid(), float("-inf")
+        now = time.monotonic()
+        if self._socket is None and now - self._tried >= CONNECT_SECONDS:
+            self._tried = now
+            for folder in self._folders:
+                with suppress(OSError):
+                    self._socket = _connected(folder)
+                    break
+        return self._socket is not None
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Post a document, unless the daemon still owes an answer to the one before."""
+        try:
+            if self.connect() and not self._owes():
+                self._post(json.dumps(document, separators=(",", ":")))
+                waiting, until = select.poll(), time.monotonic() + ANSWER_SECONDS
+                waiting.register(self._socket, select.POLLIN)
+                while self._owes() and (left := until - time.monotonic()) > 0:
+                    waiting.poll(1000 * left)
+        except (OSError, ValueError) as error:
+            log.debug("the daemon is not told: %r", error)
+            self.close()
+
+    def close(self) -> None:
+        """End the run."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._unread, self._waits, self.answer = None, b"", False, {}
+
+    def _post(self, body: str) -> None:
+        head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._waits = True
+        if self._socket.send(f"{head}{body}".encode()) < len(head) + len(body):
+            raise OSError("its buffer is full")
+
+    def _owes(self) -> bool:
+        """Read what has come; return whether the answer is still incomplete. Raises OSError: the daemon has ended."""
+        with suppress(BlockingIOError):
+            while len(self._unread) < _MAX_BYTES:
+                come = self._socket.recv(_MAX_BYTES)
+                if not come:
+                    raise OSError("the daemon has ended")
+                self._unread += come
+        head, end, body = self._unread.partition(b"\r\n\r\n")
+        lines = dict(line.partition(b": ")[::2] for line in head.split(b"\r\n"))
+        if end and len(body) >= int(lines.get(b"content-length", 0)):
+            self.answer = json.loads(body) if head.startswith(b"HTTP/1.1 200") else {}
+            self._unread, self._waits = b"", False
+        return self._waits
+
+
+def _connected(folder: str) -> Any:
+    """Return a connection to the daemon of a state folder.
+
+    Raises OSError: none listens there, or one of a user who is neither root, nor the service's account, nor ours.
+    """
+    import socket  # only in trainings, not in each Python that they start
+
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # addresses must be shorter than paths may be
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        line.setblocking(False)
+        line.connect(f"/proc/self/fd/{place}/{SOCKET}")
+        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if int.from_bytes(credentials[4:8], sys.byteorder) not in _trusted():
+            raise PermissionError("another user's daemon")
+    except OSError:
+        line.close()
+        raise
+    finally:
+        os.close(place)
+    return line
+
+
 class Companion:
     """State of this process's training; ``stepped`` is called after each optimizer step."""
 
@@ -96,6 +191,9 @@ class Companion:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._workers_bytes = 0
+        self._ended = False
+        home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.environ.get("HOME", "/"), ".local", "state")
+        self._line = Announcement([os.path.join(home, "wslgpud"), SYSTEM_STATE])
 
     def stepped(self, optimizer: Any, *_: Any) -> None:
         """Count a step; several optimizers in turn count once."""
@@ -125,18 +223,17 @@ class Companion:
             sys.meta_path.insert(0, _Finder(name, act))
 
     def close(self) -> None:
-        """Stop counting, and remove the note."""
+        """Stop counting, and end the run."""
         self._of = lambda: self  # matches no optimizer
         self._daemon_reads = False
-        for place in PLACES if self._pid == os.getpid() else ():  # a fork must not remove our note
-            with suppress(OSError):
-                os.unlink(f"{place}/{_name(self._pid)}")
+        self._ended = True
+        self._line.close()
 
     def _begin(self, optimizer: Any) -> None:
         self._of = weakref.ref(optimizer)
         if self._thread is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._daemon_reads = _daemon() is not None
+            self._daemon_reads = self._line.connect()
             self._thread = threading.Thread(target=self._tell, name="wslgpud", daemon=True)
             self._thread.start()
             atexit.register(self.close)
@@ -177,29 +274,28 @@ class Companion:
 
     def _tell(self) -> None:
         own = os.getpid()
-        began, looked, counted, written = time.monotonic(), 0.0, 0.0, -1
+        began, told, counted, written = time.monotonic(), 0.0, 0.0, -1
         pace: list[tuple[float, int]] = []
         warned = ""
-        while self._pid == own:
+        while self._pid == own and not self._ended:
             time.sleep(TELL_SECONDS)
             now = time.monotonic()
             try:
-                if now - looked >= LOOK_SECONDS or self._daemon_reads:
-                    looked, answer = now, _daemon()
-                    self._daemon_reads = answer is not None
-                    warning = (answer or {}).get("warned", {}).get(str(own), [""])
-                    if warning[0] and warning[0] != warned:
-                        self._warned = (str(warning[0]), warning[1])
-                    warned = warning[0]
                 if now - counted >= WORKERS_SECONDS:
                     counted, self._workers_bytes = now, sum(map(_proportional_bytes, _children()))
                     self.facts.update(_pinned())
                 pace = [*pace[1 - PACES :], (now, self.steps)]
-                if self._daemon_reads and self.steps != written:
-                    written = self.steps
-                    _put(_name(own), self._document(began, pace))
+                self._daemon_reads = self._line.connect()
+                if self._daemon_reads and (self.steps != written or now - told >= LOOK_SECONDS):
+                    written, told = self.steps, now
+                    self._line.tell(self._document(began, pace))
+                    level, seconds = self._line.answer.get("warned") or ("", None)
+                    if level and level != warned:
+                        self._warned = (str(level), seconds)
+                    warned = level
             except Exception as error:  # as above
                 log.debug("progress is not reported: %r", error)
+        self._line.close()  # it may have been opened again meanwhile
 
     def _document(self, began: float, pace: Sequence[tuple[float, int]]) -> dict[str, Any]:
         (since, before), (now, steps) = pace[0], pace[-1]
@@ -209,7 +305,7 @@ class Companion:
             seconds = facts["step_seconds"] = (now - since) / (steps - before)
             if len(pace) > PACES // 2:
                 facts["usual_step_seconds"] = self._usual_seconds = min(seconds, self._usual_seconds)
-        own = {"kind": "training", "pid": self._pid, "start_ticks": _start_ticks(), "steps": steps}
+        own = {"kind": "training", "steps": steps}
         return {**facts, **self.facts, **own, "memory": list(self._memory.values())}
 
 
@@ -286,10 +382,6 @@ def _pinned() -> dict[str, int]:
     return {} if pinned is None else {"pinned": pinned}
 
 
-def _name(pid: int) -> str:
-    return f"wslgpud-running-training-{pid}.json"
-
-
 def _contents(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(_MAX_BYTES)
@@ -299,10 +391,6 @@ def _pages(pid: Any) -> tuple[int, int]:
     """Return resident and shared pages: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html."""
     _, resident, shared, *_ = _contents(f"/proc/{pid}/statm").split()
     return int(resident), int(shared)
-
-
-def _start_ticks() -> int:
-    return int(_contents("/proc/self/stat").rpartition(b")")[2].split()[19])
 
 
 def _children() -> list[int]:
@@ -323,32 +411,6 @@ def _proportional_bytes(pid: int) -> int:
         return 0
 
 
-def _daemon() -> dict[str, Any] | None:
-    """Return the daemon's note, if written by root, the service's account or our own user."""
-    for place in PLACES:
-        with suppress(OSError), os.scandir(place) as entries:
-            for number, entry in enumerate(entries):
-                if number > 4096:  # data loaders may have thousands of files there
-                    break
-                if entry.name.startswith(_DAEMON):
-                    with suppress(ValueError, OSError):
-                        note = json.loads(_trusted_contents(entry.path))
-                        if isinstance(note, dict) and os.path.exists(f"/proc/{note.get('pid')}"):
-                            return note
-    return None
-
-
-def _trusted_contents(path: str) -> bytes:
-    """Return the beginning of a file of a trusted user, nothing of any other; any user may put a FIFO or link there."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        facts = os.fstat(descriptor)
-        trusted = stat.S_ISREG(facts.st_mode) and facts.st_uid in _trusted()
-        return os.read(descriptor, _MAX_BYTES) if trusted else b""
-    finally:
-        os.close(descriptor)
-
-
 @functools.lru_cache(maxsize=1)
 def _trusted() -> tuple[int, ...]:
     import pwd
@@ -356,23 +418,3 @@ def _trusted() -> tuple[int, ...]:
     with suppress(KeyError):
         return (0, os.geteuid(), pwd.getpwnam(_SERVICE).pw_uid)
     return (0, os.geteuid())
-
-
-def _put(name: str, document: dict[str, Any]) -> None:
-    """Replace our note atomically, in the first writable place."""
-    for place in PLACES:
-        draft = f"{place}/.{name}.new"
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            try:
-                os.fchmod(descriptor, 0o644)  # readable for another user's daemon, whatever our umask
-                os.write(descriptor, json.dumps(document, separators=(",", ":")).encode())
-            finally:
-                os.close(descriptor)
-            os.replace(draft, f"{place}/{name}")
-        except OSError as error:
-            log.debug("no note in %s: %r", place, error)
-            continue
-        return

@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
-from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs.note_reader import RunNotes
-from wslgpud.active_runs.notes import PLACES, Claim, Note, name_of
+from tests.support.daemons import eventually
+from tests.support.elsewhere import hearing
+from wslgpud.active_runs.announced import AnnouncedRuns
 from wslgpud.advise.guard import capacity, past_runs
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.usage import TreeMemory, most_bytes
@@ -22,7 +24,6 @@ from wslgpud.host import Host
 from wslgpud.model import Expected
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.security.safe_files import Folder
 from wslgpud.words.units import size
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -49,65 +50,57 @@ def start(folder: Path) -> subprocess.Popen:
     return guard
 
 
-def of(guard: subprocess.Popen) -> list[Expected]:
-    """The daemon's view of this guard; others may run on this machine."""
-    return [e for e in expected(RunNotes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[AnnouncedRuns]:
+    """What a daemon hears."""
+    with hearing(tmp_path) as heard:
+        yield heard
 
 
-def test_the_daemon_knows_all_along_what_a_command_will_need(tmp_path):
+def of(guard: subprocess.Popen, runs: AnnouncedRuns) -> list[Expected]:
+    """The daemon's view of this guard."""
+    return [e for e in expected(runs.read(), ()) if f"(guard {guard.pid})" in e.who]
+
+
+def test_the_daemon_knows_all_along_what_a_command_will_need(tmp_path, runs):
     remembered(tmp_path, peak_bytes=ALL, vram_bytes={"GPU-1": 5 * GIB})
     guard = start(tmp_path)
-    while sum(e.used_bytes for e in of(guard)) < 80 * MIB:
+    while sum(e.used_bytes for e in of(guard, runs)) < 80 * MIB:
         time.sleep(0.05)
 
-    ram, card = of(guard)
+    ram, card = of(guard, runs)
     assert (ram.resource, ram.peak_bytes) == ("ram", ALL)
     assert (card.resource, card.peak_bytes, card.used_bytes) == ("GPU-1", 5 * GIB, 0)
-    (note,) = (note for note in RunNotes(Host()).read() if note.who.pid == guard.pid)
+    (note,) = runs.read()
     assert note.document["pids"]
     assert guard.pid not in note.document["pids"]  # who watches is none of the watched
     monitor = SamplingPipeline(Config(), Host())
+    monitor.runs = runs
     state, _ = monitor.tick()
     monitor.close()
     assert {e.resource for e in state.observation.expected if e.who == ram.who} == {"ram", "GPU-1"}
 
     _, said = guard.communicate("\n")
-    assert of(guard) == []
+    eventually(lambda: of(guard, runs) == [], "its end")
     assert f"an earlier run took {size(ALL)} of memory" in said
 
 
-def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path):
+def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path, runs):
     guard = start(tmp_path)
 
-    assert of(guard) == []
+    assert of(guard, runs) == []
     guard.communicate("\n")
 
 
-def test_what_a_killed_guard_left_is_ignored_and_later_removed(tmp_path):
+def test_of_a_killed_guard_nothing_is_left(tmp_path, runs):
     remembered(tmp_path, peak_bytes=ALL)
     guard = start(tmp_path)
-    while not of(guard):
+    while not of(guard, runs):
         time.sleep(0.05)
     guard.kill()
     guard.communicate()
 
-    def left() -> list[Path]:
-        files = (Path(place, name_of("guard", guard.pid)) for place in PLACES)
-        return [file for file in files if file.exists()]
-
-    assert of(guard) == []
-    assert left()
-    start(tmp_path).communicate("\n")
-    assert not left()
-
-
-def test_a_full_disk_behind_the_note_does_not_end_the_command(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with Note(Elsewhere(tmp_path), "guard", "make") as note:
-        monkeypatch.setattr(Folder, "put", full)
-        note.tell("runs", claim=Claim({"ram": GIB}))
+    assert of(guard, runs) == []
 
 
 def test_a_build_with_fewer_jobs_is_expected_to_take_less():

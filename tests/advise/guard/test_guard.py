@@ -331,9 +331,12 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
 GROW = """
 import os, signal, sys, time
 from wslgpud.host import Host
-from wslgpud.active_runs.note_reader import RunNotes
+from pathlib import Path
+from tests.support.elsewhere import hearing
+hearing_all = hearing(Path(sys.argv[1]))
+runs = hearing_all.__enter__()
 def seen():
-    notes = [note for note in RunNotes(Host()).read() if note.who.pid == os.getppid()]
+    notes = [note for note in runs.read() if note.who.pid == os.getppid()]
     return max((note.document.get("peak_bytes", 0) for note in notes), default=0)
 def save(*_):
     print("saved", flush=True)
@@ -353,7 +356,10 @@ def test_a_program_is_asked_to_save_before_memory_runs_out(tmp_path):
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:
         done = subprocess.run(
-            [*inside, *GUARD, *options, sys.executable, "-c", GROW], capture_output=True, text=True, check=False
+            [*inside, *GUARD, *options, sys.executable, "-c", GROW, tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr

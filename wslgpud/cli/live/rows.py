@@ -196,8 +196,6 @@ def running(view: RowContext) -> Iterator[Text]:
             share = elapsed / max(elapsed + left, 1e-9)
         drawn = Text("") if share is None else bar(share, 12, "cyan").append(" ")
         yield words((" ▶ ", "bold cyan"), drawn, run["headline"])
-    for lock in view.document.get("locks", ()):
-        yield words((f" ! {lock['note']}", "yellow"))
 
 
 def incidents(view: RowContext) -> Iterator[RenderableType]:
