@@ -16,6 +16,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.words import Fact, Message, MessageLike
 
 Number = int | float
+Values = dict[tuple[str, ...], Number]
 NOTHING_SAID = Message("")
 #: needs a default_factory in dataclasses: not hashable before Python 3.12
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -119,31 +120,34 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The result of one read of a source."""
+    """The result of one read of a source; ``families`` holds its values by metric and labels."""
 
     readings: tuple[Reading, ...] = ()
     processes: tuple[ProcessSample, ...] | None = None
     gpus: tuple[GpuSample, ...] | None = None
     events: tuple[Event, ...] = ()
+    families: dict[str, Values] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the values once, however many snapshots hold them."""
+        for spec, value, labels in self.readings:
+            self.families.setdefault(spec.name, {})[labels] = value
 
 
 EMPTY = Sample()
 
+#: ``absent``: the machine does not have it (no PSI, no GPU), which is no fault; ``late``: a read missed its deadline
 Health = Literal["ok", "absent", "failed", "late"]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """Health of a source beside its data, never mixed.
-
-    ``absent``: the machine does not have it (no PSI, no GPU), which is no fault; ``late``: a read missed its deadline.
-    ``sample`` is empty unless the health is ok; ``mono`` is when it was taken, seconds ago if it is read rarely.
-    """
+    """Health of a source beside its data, never mixed."""
 
     name: str
     health: Health
-    sample: Sample
-    mono: float
+    sample: Sample  # empty unless the health is ok
+    mono: float  # when it was taken: seconds ago if it is read rarely
     duration_seconds: float
     error: MessageLike = ""
     last_success_wall: float | None = None
@@ -153,20 +157,15 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that was known at one tick. Immutable, hence shared between threads without locks.
-
-    ``interval_seconds`` is the planned time to the next tick, ``lateness_seconds`` the delay of this one.
-    """
+    """All that was known at one tick. Immutable, hence shared between threads without locks."""
 
     wall: float
     mono: float
     sequence: int
     reports: tuple[SourceReport, ...]
-    lateness_seconds: float = 0.0
-    interval_seconds: float = 1.0
-    _families: dict[str, dict[tuple[str, ...], Number]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    lateness_seconds: float = 0.0  # of this tick
+    interval_seconds: float = 1.0  # planned, to the next
+    _families: dict[str, Values] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
@@ -175,10 +174,13 @@ class Snapshot:
 
     def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
         """Return the known values of one metric by their labels."""
-        families = self._families
-        for one, value, labels in () if families else self.readings():
-            (families.get(one.name) or families.setdefault(one.name, {}))[labels] = value
-        return families.get(spec.name, _NOTHING)
+        if not self._families:
+            found: dict[str, Values] = {}
+            for report in self.reports:
+                for name, values in report.sample.families.items():
+                    found[name] = {**found[name], **values} if name in found else values
+            self._families.update(found)  # at once: other threads ask as well
+        return self._families.get(spec.name, _NOTHING)
 
     def value(self, spec: MetricSpec, *labels: str) -> Number | None:
         """Return the value of one series, or None where it is not known."""
@@ -343,17 +345,13 @@ class CgroupState:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A running command that is expected to reach its earlier peak.
+    """A running command expected to reach its earlier peak; bytes include swap, on a card only use since its start."""
 
-    ``resource`` is ``ram`` or a card's UUID, ``who`` describes the command, ``pids`` are its processes. Bytes include
-    all of them and swap; on a card, only use beyond that at the command's start.
-    """
-
-    resource: str
+    resource: str  # ``ram`` or a card's UUID
     who: str
     peak_bytes: int
     used_bytes: int
-    pids: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()  # all its processes, which bytes include
 
 
 @dataclass(frozen=True, slots=True)

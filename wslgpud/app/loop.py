@@ -184,5 +184,7 @@ class Loop:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        line = line_of(verdict, self.translator, state.snapshot.wall)
-        self.service.send(*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
+        if not state.calm:  # else the verdict is the last one, and systemd keeps what it was told
+            line = line_of(verdict, self.translator, state.snapshot.wall)
+            alive = (*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
+        self.service.send(*alive)

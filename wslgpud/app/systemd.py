@@ -49,7 +49,7 @@ class Notifier:
 
     def send(self, *states: str) -> None:
         """Send states such as ``STOPPING=1``; a manager that does not listen is no reason to stop."""
-        if not self._address:
+        if not (self._address and states):
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             # Never block: a manager whose queue is full must not delay a tick.

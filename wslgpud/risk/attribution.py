@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
 from wslgpud.risk.headroom import Room, gpu_used
@@ -62,9 +63,14 @@ def _grown(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> t
 
 def short_name(process: ProcessSample) -> str:
     """Return a process's program and script: ``python train.py``."""
-    words = process.command.split()
+    return _program(process.command) or process.name
+
+
+@lru_cache(maxsize=1024)
+def _program(command: str) -> str:
+    words = command.split()
     script = next((word for word in words[1:] if not word.startswith("-")), "")
-    return " ".join(word.rsplit("/", 1)[-1] for word in (*words[:1], script) if word)[:40] or process.name
+    return " ".join(word.rsplit("/", 1)[-1] for word in (*words[:1], script) if word)[:40]
 
 
 def full_name(name: str, pid: int) -> str:
@@ -111,13 +117,14 @@ SEVERAL = template("several: {parts}")
 SHORT_NAME = 20
 
 
-def dispensable(times: list[float]) -> int:
-    """Return the index of the most dispensable time: its neighbours are close for its age."""
-
-    def worth(i: int) -> float:
-        return (times[i + 1] - times[i - 1]) / (times[-1] - times[i])
-
-    return min(range(1, len(times) - NEWEST_KEPT), key=worth)
+def thin(history: list[Any]) -> bool:
+    """Drop the most dispensable of too many rows (t, ...), whose neighbours are close for its age; was there one?"""
+    if len(history) <= MAX_SNAPSHOTS:
+        return False
+    now, old = history[-1][0], [row[0] for row in history[: 1 - NEWEST_KEPT]]
+    worths = [(after - before) / (now - t) for before, t, after in zip(old, old[1:], old[2:], strict=False)]
+    del history[1 + worths.index(min(worths))]
+    return True
 
 
 class Attribution:
@@ -135,10 +142,8 @@ class Attribution:
             return
         held = {p.key: p.held_bytes for p in observation.processes}
         snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram), observation.containers))
-        if len(snapshots) > MAX_SNAPSHOTS:
-            del snapshots[dispensable([snapshot.t for snapshot in snapshots])]
-            if t - snapshots[0].t > MAX_SECONDS:
-                del snapshots[0]
+        if thin(snapshots) and t - snapshots[0].t > MAX_SECONDS:
+            del snapshots[0]
 
     def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
         """Return the cause of the loss of RAM and swap (bytes per second) over the last ``window`` seconds."""
@@ -291,8 +296,7 @@ class GpuAttribution:
             history = self._held.setdefault(holder, [])
             if not history or t - history[-1][0] >= 1.0:
                 history.append((t, used))
-                if len(history) > MAX_SNAPSHOTS:
-                    del history[dispensable([when for when, _ in history])]
+                thin(history)
 
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return the cause of this GPU's loss of memory (bytes per second) over ``window`` seconds, if known."""

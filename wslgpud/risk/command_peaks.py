@@ -105,7 +105,7 @@ class CommandPeaks:
             if self._has_ended(life, left):
                 self._keep(command, t, life)
         for command, (pid, sizes) in held.items():
-            life = self._lives.setdefault(command, _Life(t, pid, left, left))
+            life = self._lives.get(command) or self._lives.setdefault(command, _Life(t, pid, left, left))
             life.held, life.left = sizes, left
             for key, size in sizes.items():
                 if size > life.peaks.get(key, 0):
@@ -122,21 +122,23 @@ class CommandPeaks:
     @staticmethod
     def _held(observation: Observation) -> _Holdings:
         """Return, by command, its first pid and the bytes of all its processes by resource key."""
-        sums: dict[Owner, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        first: dict[Owner, int] = {}
-        by_pid: dict[int, Owner] = {}
         users_known = any(process.uid is not None for process in observation.processes)
+        members: dict[Owner, list[ProcessSample]] = defaultdict(list)
         for process in observation.processes:
-            command = owner_of(process.uid, process.command)
-            if command.program and (process.uid is not None or not users_known):
-                by_pid[process.pid] = command
-                first[command] = min(process.pid, first.get(command, process.pid))
-                sums[command]["ram"] += process.held_bytes
+            if process.uid is not None or not users_known:
+                members[owner_of(process.uid, process.command)].append(process)
+        held = {
+            command: (min([one.pid for one in its]), {"ram": sum([one.held_bytes for one in its])})
+            for command, its in members.items()
+            if command.program
+        }
+        sizes_by_pid = {one.pid: held[command][1] for command in held for one in members[command]}
         for gpu in observation.gpus:
+            key = gpu_key(gpu)
             for user in gpu.processes:
-                if user.used_bytes is not None and user.pid in by_pid:
-                    sums[by_pid[user.pid]][gpu_key(gpu)] += user.used_bytes
-        return {command: (first[command], dict(sizes)) for command, sizes in sums.items()}
+                if user.used_bytes is not None and (sizes := sizes_by_pid.get(user.pid)) is not None:
+                    sizes[key] = sizes.get(key, 0) + user.used_bytes
+        return held
 
     def _keep(self, command: Owner, t: float, life: _Life, *, killed: bool = False) -> None:
         """Record a run that has ended, or is about to run out of memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
@@ -85,10 +86,9 @@ class RiskEngine:
     def observe(self, observation: Observation, wall: float = 0.0) -> Assessment:
         """Take the next observation, made at ``wall``; return the assessment of every resource."""
         t = observation.t
-        pressure = self._pressure.push(observation)
         ram = self._ram = observation.ram or self._ram
-        if ram is None or ram.available >= self.settings.pressure_available * ram.total:
-            pressure = Pressure()
+        scarce = ram is not None and ram.available < self.settings.pressure_available * ram.total
+        pressure = self._pressure.push(observation, wanted=scarce)
         self._attribution.push(observation)
         refused, killed = set(self._refused(observation)), set(self._killed(observation))
         exhausted = refused | killed
@@ -110,9 +110,9 @@ class RiskEngine:
                 "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
                 wish.rest_bytes if wish else 0,
-                self._commands.calm(room),
+                partial(self._commands.calm, room),
                 self.card_ends.get(room.key),
-                self._holders.of(room),
+                partial(self._holders.of, room),
                 self._holders.known,
             )
             old = tracker.hysteresis.level

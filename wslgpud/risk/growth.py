@@ -299,7 +299,7 @@ class Envelope:
             # Lindy's rule for its size, and again for its pause if it pauses.
             alive = max(0.0, 1.0 - (t - self._mark_t) / growth.window_seconds)
             likely = alive * alive * growth.gain / (growth.gain + headroom)
-            return growth._replace(probability=likely, eta_seconds=headroom / growth.rate)
+            return Growth(*growth[:-2], likely, headroom / growth.rate)
 
         return [weighed(growth) for growth in self._seen if growth is not None]
 

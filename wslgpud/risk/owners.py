@@ -11,15 +11,16 @@ Recordings name no users. Until an observation names one, everything is taken fo
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample
-from wslgpud.risk.attribution import MAX_SNAPSHOTS, SNAPSHOT_SECONDS, dispensable
+from wslgpud.risk.attribution import SNAPSHOT_SECONDS, thin
 from wslgpud.risk.growth import Peaks
 from wslgpud.risk.headroom import WINDOWS, Room
 
@@ -96,8 +97,8 @@ class Holders:
         if not self.fresh:
             return None
         group = room.key.removeprefix("cgroup:")
-        inside = (p for p in self._processes if room.key == "ram" or p.within(group))
-        return self._summed((self._by_pid.get(process.pid), process.held_bytes) for process in inside)
+        inside = self._processes if room.key == "ram" else [p for p in self._processes if p.within(group)]
+        return self._summed([(self._by_pid.get(process.pid), process.held_bytes) for process in inside])
 
     def _on_card(self, gpu: GpuSample) -> Iterator[tuple[Owner | None, int]]:
         return ((self._by_pid.get(program.pid), program.used_bytes or 0) for program in gpu.processes)
@@ -150,14 +151,15 @@ class OwnedPeaks:
         self._looks: list[_Shares] = []
         self._growers: dict[float, Owner | None] = {}  # by the time of the earlier look
 
+    def due(self, t: float) -> bool:
+        """Return whether it is time to record again: every other second."""
+        return not self._looks or t - self._looks[-1].t >= SNAPSHOT_SECONDS
+
     def push(self, t: float, used: float, held: Mapping[Owner, float]) -> None:
-        """Record who holds which share now, at most every other second."""
-        if self._looks and t - self._looks[-1].t < SNAPSHOT_SECONDS:
-            return
+        """Record who holds which share now."""
         self._looks.append(_Shares(t, used, held))
         self._growers.clear()
-        if len(self._looks) > MAX_SNAPSHOTS:
-            del self._looks[dispensable([look.t for look in self._looks])]
+        thin(self._looks)
         for owner, share in held.items():
             if share >= self._swing:
                 self._follow(owner)
@@ -183,18 +185,20 @@ class OwnedPeaks:
         """Return the owner that accounts for the growth since then; None where nobody does."""
         if len(self._looks) < 2:
             return None
-        earlier = islice(reversed(self._looks), 1, None)
-        before = next((look for look in earlier if look.t <= since), self._looks[0])
+        before = self._looks[max(0, bisect_right(self._looks, since, hi=len(self._looks) - 1, key=itemgetter(0)) - 1)]
         if before.t not in self._growers:
             self._growers[before.t] = self._grower(self._looks[-1], before)
         return self._growers[before.t]
 
     @staticmethod
     def _grower(now: _Shares, before: _Shares) -> Owner | None:
-        grown = {owner: share - before.held.get(owner, 0.0) for owner, share in now.held.items()}
-        least = max(MADE * (now.used - before.used), 1e-9)
-        made = [owner for owner, gain in grown.items() if gain >= least]
-        return max(made, key=lambda owner: (bool(owner.program), grown[owner]), default=None)
+        least, held = max(MADE * (now.used - before.used), 1e-9), before.held.get
+        grown = [
+            (bool(owner.program), gain, owner)
+            for owner, share in now.held.items()
+            if (gain := share - held(owner, 0.0)) >= least
+        ]
+        return max(grown, key=itemgetter(0, 1), default=(False, 0.0, None))[2]
 
     def doubt(self, owner: Owner, height: float, since: float) -> float:
         """Return how many peaks of an owner reached its part of ``height``; see ``Peaks.doubt``."""

@@ -123,9 +123,9 @@ class StepLedger:
 
         Models, trials of a search, buffers: they are kept, and nothing shows when the next one comes.
         """
-        last = [*self._steps][-MIN_STEPS:]
-        if len(last) < MIN_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
+        if len(self._steps) < MIN_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
             return None
+        last = [*self._steps][-MIN_STEPS:]
         sizes = sorted(step.size for step in last)
         following = sizes[-2]  # the largest may be a program's final pool
         waits = [b.began - a.began for a, b in pairwise(last)]

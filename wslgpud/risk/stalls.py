@@ -45,8 +45,8 @@ class PressureMeter:
     def __init__(self) -> None:
         self._seen: deque[_Counters] = deque(maxlen=64)
 
-    def push(self, observation: Observation) -> Pressure:
-        """Add an observation; return the pressure over the last 10 s."""
+    def push(self, observation: Observation, *, wanted: bool = True) -> Pressure:
+        """Add an observation; return the pressure over the last 10 s, none where it is not ``wanted``."""
         seen, memory = self._seen, observation.psi.get("memory")
         if observation.gap_expected:
             seen.clear()
@@ -62,6 +62,8 @@ class PressureMeter:
         last = now.t - before.t
         if last >= WINDOW_SECONDS / 50:
             seen.append(now)
+        if not wanted:
+            return Pressure()
         # A window of a second is divided by several: one bad sample is not ten bad seconds.
         seconds = max(now.t - old.t, WINDOW_SECONDS / 2)
         stalled = now.rate("full_us", before, last) > 0.1e6 or (

@@ -28,7 +28,8 @@ QUIET_HEADROOM = 0.5
 EXPECTED_SECONDS = 900.0
 
 
-NO_RUNS: Mapping[Owner, int] = {}
+def _nothing_held() -> None:
+    """Nothing new is known of who holds what."""
 
 
 class ResourceState(NamedTuple):
@@ -49,9 +50,11 @@ class Circumstances(NamedTuple):
     ended: Literal["", "freed", "refused"] = ""  # the culprit has ended, or has probably failed
     gap_expected: bool = False  # the time since the last sample is no stall
     wanted_bytes: int = 0  # expected by running commands, judging by earlier runs
-    calm: Mapping[Owner, int] = NO_RUNS  # how many runs of a command took at least as much as now, without harm
+    #: how many runs of a command took at least as much as now, without harm; asked only while something grows
+    calm: Callable[[], Mapping[Owner, int]] = dict
     end_bytes: float | None = None  # use at which a stress run saw the card's memory spill into RAM
-    held: Mapping[Owner, int] | None = None  # bytes by owner, if they have been read afresh
+    #: bytes by owner, if they have been read afresh; asked every other second
+    held: Callable[[], Mapping[Owner, int] | None] = _nothing_held
     owners_known: bool = False  # else everything counts as one owner's
 
 
@@ -159,8 +162,8 @@ class Tracker:
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
         self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
-        if around.held is not None:
-            self.owned.push(t, 1.0 - share, {owner: size / room.capacity for owner, size in around.held.items()})
+        if self.owned.due(t) and (held := around.held()) is not None:
+            self.owned.push(t, 1.0 - share, {owner: size / room.capacity for owner, size in held.items()})
         dangers = [] if share >= QUIET_HEADROOM else self._growing(t, share, around)
         self._quiet = share >= QUIET_HEADROOM
         alarmed = self.hysteresis.level >= Level.WARNING
@@ -188,8 +191,10 @@ class Tracker:
             self._recent.append((t, room.headroom))
 
     def _growing(self, t: float, share: float, around: Circumstances) -> list[Danger]:
+        calm = around.calm()
+
         def belief(height: float, since: float) -> float:
-            return 1.0 / (1.0 + self.settings.doubt * self._harmless(height, since, around))
+            return 1.0 / (1.0 + self.settings.doubt * self._harmless(height, since, calm, known=around.owners_known))
 
         growths = [g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         likely = 0.3 * max((g.probability for g in growths), default=0.0)
@@ -216,12 +221,12 @@ class Tracker:
                 dangers.append(stairs)
         return dangers
 
-    def _harmless(self, height: float, since: float, around: Circumstances) -> float:
+    def _harmless(self, height: float, since: float, calm: Mapping[Owner, int], *, known: bool) -> float:
         """Return how often whoever has grown since then came to this height without harm."""
-        if not around.owners_known:
-            return self.peaks.doubt(height, since) + max(around.calm.values(), default=0)
+        if not known:
+            return self.peaks.doubt(height, since) + max(calm.values(), default=0)
         owner = self.owned.grower(since)
-        return 0.0 if owner is None else self.owned.doubt(owner, height, since) + around.calm.get(owner, 0)
+        return 0.0 if owner is None else self.owned.doubt(owner, height, since) + calm.get(owner, 0)
 
     def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings

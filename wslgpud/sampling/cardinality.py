@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from wslgpud.metrics import OTHER
-from wslgpud.model import ProcessSample, Reading, Snapshot, SourceReport
+from wslgpud.metrics import OTHER, NameLimit
+from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +69,18 @@ class CardinalityLimiter:
     def __init__(self) -> None:
         self._places: dict[str, NameSlots] = {}
         self._warned_mono: dict[str, float] = {}
+        self._chosen: dict[str, tuple[Sample, Sequence[tuple[NameLimit, str]]]] = {}
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with names without a slot summed up or omitted; usually unchanged."""
         seen: dict[str, dict[str, None]] = {}
         allowance: dict[str, int] = {}
-        for spec, _, labels in snapshot.readings():
-            for names in spec.names:
-                if (name := names.chosen(spec, labels)) is not None:
-                    seen.setdefault(names.kind, {})[name] = None
-                    allowance[names.kind] = names.an_hour
+        for report in snapshot.reports:
+            if report.sample is not (self._chosen.get(report.name) or (None,))[0]:
+                self._chosen[report.name] = report.sample, _chosen(report.sample)
+            for names, name in self._chosen[report.name][1]:
+                seen.setdefault(names.kind, {})[name] = None
+                allowance[names.kind] = names.an_hour
         refused = {kind: self._refused(kind, allowance[kind], some, snapshot) for kind, some in seen.items()}
         if not any(refused.values()):
             return snapshot
@@ -94,6 +96,14 @@ class CardinalityLimiter:
                 "more than %d names of the kind %r within an hour; the rest has no series of its own", max_names, kind
             )
         return refused
+
+
+def _chosen(sample: Sample) -> list[tuple[NameLimit, str]]:
+    """Return the names in a sample that users have chosen."""
+    limited = ((reading, names) for reading in sample.readings for names in reading.spec.names)
+    return [
+        (names, name) for reading, names in limited if (name := names.chosen(reading.spec, reading.labels)) is not None
+    ]
 
 
 def owners(name: str, processes: Iterable[ProcessSample]) -> set[str]:
