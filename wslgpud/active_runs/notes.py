@@ -11,7 +11,6 @@ from wslgpud.config import SYSTEM_STATE
 from wslgpud.host import Host
 from wslgpud.security import redaction, shapes
 from wslgpud.sources.identity import Identity
-from wslgpud.training.companion import Announcement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,6 +90,8 @@ class Note:
     def __init__(  # noqa: PLR0913 - what it announces
         self, host: Host, kind: Kind, what: str, *, state_folder: Path, who: str = "", gpu: int | None = None
     ) -> None:
+        from wslgpud.training.companion import Announcement  # the daemon itself rarely runs anything
+
         self._host = host
         self._line = Announcement([str(state_folder), str(SYSTEM_STATE)])
         self._began = self._told = host.clock.mono()
