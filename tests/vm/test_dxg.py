@@ -27,7 +27,15 @@ pytestmark = [
 GIB = 1 << 30
 LIBRARY, ANSWERS, FOLDER = "/usr/local/lib/nvml.so.1", "/run/dxg.json", "/usr/local/lib/dxg"
 # Emulated, each call takes a hundred times as long.
-CONFIGURATION = f'[sampling]\nnvml_library = "{LIBRARY}"\ngpu_timeout_seconds = 60\n'
+CONFIGURATION = f"""
+[sampling]
+nvml_library = "{LIBRARY}"
+gpu_timeout_seconds = 60
+[brake]
+on = true
+users = ["alice"]
+resources = ["gpu"]
+"""
 #: holds the card, as far as the stand-ins say; its second thread opened the device
 PROGRAM = """
 import os, threading, time
@@ -57,8 +65,11 @@ class Guest:
 
     def windows_says(self, *entries: dict[str, Any], **more: Any) -> None:
         """Have the device answer so; the probe is replaced, as it does not soon repeat what has failed."""
-        self._replace(ANSWERS, json.dumps({"adapters": [{"vram": 16 * GIB, "entries": entries}], **more}))
+        self.windows_goes_on(*entries, **more)
         self.machine.python(PROBE)
+
+    def windows_goes_on(self, *entries: dict[str, Any], **more: Any) -> None:
+        self._replace(ANSWERS, json.dumps({"adapters": [{"vram": 16 * GIB, "entries": entries}], **more}))
 
     def metric(self, name: str) -> list[float]:
         said = self.machine.run("python3", "-c", METRIC, f"wslgpud_{name}{{", check=False)  # it may still be starting
@@ -87,6 +98,7 @@ def guest(module_machine: BootMachine, tmp_path_factory: pytest.TempPathFactory)
     machine.copy_in(REPOSITORY / "tests/support/dxg.py", f"{FOLDER}/dxg.py")
     machine.copy_in(REPOSITORY / "tests/vm/dxg_cuse.py", f"{FOLDER}/dxg_cuse.py")
     machine.write("/etc/wslgpud/wslgpud.toml", CONFIGURATION)
+    machine.run("useradd", "--create-home", "alice")
     machine.run("modprobe", "cuse")
     machine.run(
         "systemd-run", "--unit=program", "--property=StandardOutput=file:/run/program", "python3", "-c", PROGRAM
@@ -145,3 +157,30 @@ def test_what_is_not_to_be_believed_leaves_the_card_as_it_was(guest: Guest, said
     assert guest.card()["vram_by_process"] == "suspected"
     guest.on_card(10 * GIB)
     eventually(lambda: guest.metric("gpu_memory_used_bytes") == [10 * GIB], "NVML's new figure")
+
+
+def test_the_job_that_fills_a_measured_card_is_paused(guest: Guest) -> None:
+    machine = guest.machine
+    machine.run("systemd-run", "--unit=grows", "--uid=alice", "sleep", "infinity")
+    pid = int(machine.run("systemctl", "show", "--property=MainPID", "--value", "grows").stdout)
+    guest.pid = guest.thread = pid
+    guest.on_card(4 * GIB)
+    guest.windows_says({"number": pid, "usage": 3 * GIB, "budget": 15 * GIB})
+    guest.becomes(1.0)
+
+    def is_frozen() -> bool:
+        return machine.read("/sys/fs/cgroup/system.slice/grows.service/cgroup.freeze") == b"1\n"
+
+    for used in range(10 * GIB, 16 * GIB, GIB // 4):
+        guest.windows_goes_on({"number": pid, "usage": used - GIB, "budget": 15 * GIB})
+        guest.on_card(used)
+        # A busy host gives the machine its turn late: the card fills no faster than it is looked at.
+        eventually(lambda used=used: is_frozen() or guest.metric("gpu_memory_used_bytes") == [used], "the new figure")
+        if is_frozen():
+            break
+
+    said = machine.run("journalctl", "--no-pager", "-o", "cat", "-u", "wslgpud-here", "-n", "40").stdout
+    assert is_frozen(), said
+    listed = machine.run("/opt/wslgpud/bin/wslgpud", "brake", "list").stdout
+    assert "sleep" in listed
+    assert "GPU 0" in listed
