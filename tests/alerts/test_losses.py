@@ -44,14 +44,14 @@ def clock(t: float) -> str:
 def test_it_says_who_when_and_how_early_it_was_warned_of(life: Life) -> None:
     leak_and_kill(life, 1)
 
-    assert said(life) == f"python (pid 7) was killed at {clock(41)}, warned 40 s before"
-    assert said(life, "zh") == f"python (pid 7) 被终止，时间 {clock(41)}，提前 40 秒告警"
+    assert said(life) == f"python (pid 7) was killed for lack of memory at {clock(41)}, warned 40 s before"
+    assert said(life, "zh") == f"python (pid 7) 因内存不足被终止，时间 {clock(41)}，提前 40 秒告警"
 
 
 def test_a_kill_without_a_warning_says_so(life: Life) -> None:
     life.kill(5)
 
-    assert said(life) == f"python (pid 7) was killed at {clock(5)}, not warned"
+    assert said(life) == f"python (pid 7) was killed for lack of memory at {clock(5)}, not warned"
 
 
 def test_after_a_day_it_has_a_date(life: Life) -> None:
@@ -68,7 +68,7 @@ def test_it_stays_for_days_and_over_a_restart(tmp_path: Path) -> None:
     first.clock.t = 3 * DAY
     second = Life(tmp_path, clock=first.clock)
 
-    assert said(second).startswith("python (pid 7) was killed on ")
+    assert said(second).startswith("python (pid 7) was killed for lack of memory on ")
     second.end()
 
 

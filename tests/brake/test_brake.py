@@ -461,7 +461,9 @@ def test_the_job_whose_vram_grows_is_paused(stage, job) -> None:
     eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
     assert (row.resource, row.facts["who"]) == ("gpu0", f"python (pid {job.pid})")
-    assert stage.brake.document()[0]["needed_bytes"] == 300 * MIB + 4 * GIB  # a quarter of the card
+    (paused,) = stage.brake.document()
+    assert paused["needed_bytes"] == 300 * MIB + 4 * GIB  # a quarter of the card
+    assert paused["size_bytes"] == 15 * GIB  # of the card, which it fills
 
 
 @pytest.mark.parametrize("block_seconds", [0.1, 2.0, 8.0])

@@ -85,7 +85,7 @@ def found_on(samples: dict[float, tuple[GpuSample, dict[str, Forecast]]], window
     job = history.growing_job(forecast, [TRAIN, JULIA], {ALICE}, ())
     if not isinstance(job, Job):
         return job
-    assert {*job.members, *job.roots} <= {TRAIN, JULIA}, "with their RAM, not their VRAM"
+    assert {one.key for one in (*job.members, *job.roots)} <= {TRAIN.key, JULIA.key}
     return pids(job), job.growth_bytes // MIB, job.growth_seconds
 
 

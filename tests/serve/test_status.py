@@ -212,13 +212,13 @@ def test_a_lost_job_is_told_beside_the_verdict() -> None:
     assert found["headline"] == "Memory is fine: RAM 9.0 of 16 GiB left"
     assert found["lost"] == {
         "incident": 4,
-        "headline": f"train.py (pid 9) was killed at {when}, warned 40 s before",
+        "headline": f"train.py (pid 9) was killed for lack of memory at {when}, warned 40 s before",
         "at": "1970-01-01T00:01:40.000+00:00",
         "seen": "wslgpud alerts ack 4",
         "more": "and 2 more before it",
     }
     assert line_of(calm, translator("en"), 130.0) == f"{found['lost']['headline']} · {found['headline']}"
-    assert judged(calm, translator("zh"), 130.0)["lost"]["headline"].startswith("train.py (pid 9) 被终止，")
+    assert judged(calm, translator("zh"), 130.0)["lost"]["headline"].startswith("train.py (pid 9) 因内存不足被终止，")
 
 
 def test_a_present_danger_is_said_before_a_lost_job() -> None:

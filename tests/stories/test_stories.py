@@ -198,7 +198,7 @@ def test_a_lost_job_comes_first_until_somebody_has_seen_it(tmp_path: Path) -> No
         at = translator("en").fact("_clock", START_WALL + tale.moments["killed"].second + 1)
         assert (said["level"], said["state"]) == ("ok", "killed")
         assert said["headline"].startswith("Memory is fine: ")
-        assert said["lost"]["headline"] == f"{TRAIN} was killed at {at}, warned 34 s before"
+        assert said["lost"]["headline"] == f"{TRAIN} was killed for lack of memory at {at}, warned 34 s before"
         number = said["lost"]["incident"]
         done = surfaces.command(telling, "en", "alerts", "ack", str(number), "--state", str(telling.state))
         assert done.exit_code == 0, done.output

@@ -261,6 +261,7 @@ def test_uninstall_removes_what_a_missing_program_left_behind(admin: Admin) -> N
     admin.put("opt/wslgpud.stress/bin/python3")
     admin.put("etc/wslgpud/wslgpud.toml", SECRET)
     admin.put("srv/kept")
+    admin.put("var/lib/wslgpud/.keep")
     (admin.folder / "upper/var/lib/wslgpud/planted").symlink_to("/srv")
     admin.does("uninstall")
     assert not admin.has("opt/wslgpud.stress")

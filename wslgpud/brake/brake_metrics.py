@@ -6,7 +6,7 @@ from wslgpud.metrics import counter, gauge
 
 READY = gauge("brake_ready", "1 if the brake could pause a job now, 0 if it is on but cannot; absent if off.")
 HELD = gauge("brake_held_jobs", "Jobs currently paused by the brake.")
-HELD_BYTES = gauge("brake_held_bytes", "RAM and swap used by the paused jobs when they were paused.")
+HELD_BYTES = gauge("brake_held_bytes", "Memory of the paused jobs at the pause: RAM and swap, on a GPU VRAM.")
 PAUSES = counter("brake_pauses", "Jobs paused since the daemon started.")
 ENDS = counter(
     "brake_ends",

@@ -107,9 +107,7 @@ class VramHistory:
             return choice
         if self._outside_bytes(forecast, now, believed) > self._taken_bytes(forecast, size, choice):
             return "outside"
-        scanned = {one.pid: one for one in processes}
-        members, roots = (tuple(scanned[one.pid] for one in ones) for ones in (choice.members, choice.roots))
-        return choice._replace(members=members, roots=roots)
+        return choice
 
     def _outside_bytes(self, forecast: Forecast, now: _Held, believed: Collection[int]) -> int:
         """Return how much of a GPU has gone to nobody whose jobs may be paused since half of it was left."""

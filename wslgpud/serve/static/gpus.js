@@ -69,7 +69,7 @@ function one(ctx, gpu) {
   return h("section", { class: "card fades", "data-key": `g-${gpu.uuid}` },
     h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index} `, named(gpu.name, { class: "dim" })), forecast ? chip(forecast.level) : null),
     gpu.total_bytes && gpu.used_bytes !== undefined
-      ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, t("of {all} VRAM used ({share})", { all: size(gpu.total_bytes), share: percent(gpu.used_bytes / gpu.total_bytes) }))), vramBar(gpu, forecast?.level, forecast?.spilled_bytes)]
+      ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, t("of {all} VRAM used ({share})", { all: size(gpu.total_bytes), share: percent(gpu.used_bytes / gpu.total_bytes) }))), vramBar(gpu, forecast)]
       : h("p", { class: "dim" }, t("VRAM"), ": ", h("span", { title: t("this driver does not report it") }, t("N/A"))),
     h("div", { class: "tiles" }, CURVES.map(([name, metric, unit, top]) => {
       const value = of(metric);

@@ -193,18 +193,20 @@ function bar(f, status, gpu) {
       keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("in swap")} ${size(swapped)}`] : null,
         ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]], f.level)];
   }
-  if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level, f.spilled_bytes);
+  if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f);
   const used = Math.max(0, f.capacity_bytes - f.headroom_bytes);
   return [layers([["a", used / f.capacity_bytes]], f.level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]], f.level)];
 }
 
-/** The layers of a card's memory: used, kept by the driver, free, and what Windows has moved out of it. */
-export function vramBar(gpu, level, spilled) {
-  const { total_bytes: all, used_bytes: used, reserved_bytes: reserved = 0 } = gpu;
+/** The layers of a card's memory: used, kept by the driver or Windows, free, and what Windows has moved out of it. */
+export function vramBar(gpu, { level, headroom_bytes: left, spilled_bytes: spilled } = {}) {
+  const { total_bytes: all, used_bytes: used } = gpu;
+  const free = Math.min(gpu.free_bytes ?? Math.max(0, all - used - (gpu.reserved_bytes ?? 0)), left ?? Infinity);
+  const reserved = left === undefined ? gpu.reserved_bytes ?? 0 : Math.max(0, all - used - free);
   return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
-      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`],
+      ["", `${t("free")} ${size(free)}`],
       spilled ? ["a spilled", t("{amount} has spilled into Windows RAM", { amount: size(spilled) })] : null], level)];
 }
 
