@@ -216,6 +216,6 @@ def reads(terminal: Terminal) -> str:
     assert re.search(r"^  .* command +sent ", killed, re.MULTILINE)
     assert "machine, at worst warning; began " in ended
     assert re.search(r"^Probable cause: (.*\n)?.*python3", ended, re.MULTILINE), ended  # it may be wrapped
-    assert "RAM: left of " in ended
+    assert "RAM: used of " in ended
     assert re.search(r"^  .*: Out of memory: Killed process \d+ \(python3\)", ended, re.MULTILINE)
     return warned[1]
