@@ -72,10 +72,11 @@ def told(machine: Machine, code: str) -> dict[str, Any]:
 def test_names_on_a_tmpfs_stay_and_do_not_count_as_available(debian: Machine) -> None:
     seen = told(debian, NAMES)
 
-    # The kernel has dropped all that it can: the names are still there, in what it calls reclaimable.
-    assert seen["stayed"] > FILES * 192 * 0.9
+    # The kernel has dropped all that it can: the names are still there, in what it calls reclaimable. Meanwhile other
+    # caches come and go by a MiB or two.
+    assert seen["stayed"] > FILES * 192 * 0.7
     assert FILES * 192 * 0.9 < seen["pinned"] < FILES * 192 * 1.5
-    assert seen["ours"] <= seen["kernels"] - FILES * 192 * 0.8
+    assert seen["ours"] <= seen["kernels"] - FILES * 192 * 0.7
 
 
 def test_page_cache_goes_back_and_no_program_is_swapped_out(debian: Machine) -> None:
