@@ -13,9 +13,9 @@ from wslgpud.words.units import size
 
 @pytest.mark.slow
 def test_the_daemon_warns_of_a_command_that_once_took_too_much(tmp_path: Path) -> None:
-    remembered(tmp_path / "guard", peak_bytes=ALL)
+    remembered(tmp_path / "state", peak_bytes=ALL)
     with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__GPU": "false"}) as running:
-        guard = start(tmp_path / "guard")
+        guard = start(tmp_path / "state")
         try:
 
             def ram() -> dict:
