@@ -53,7 +53,7 @@ def test_a_killed_daemon_says_so_and_reports_the_minutes_before(tmp_path: Path) 
     # A point stands at the beginning of its 2.2 s (660 s in 300 points).
     assert curve["points"][-1][0] >= written[-1] - 2.3, "the minutes before the end, up to it"
     assert len(curve["points"]) >= 2
-    assert "RAM: left of" in shown.stdout
+    assert "RAM: used of" in shown.stdout
     assert "Last sample before the end" in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 
