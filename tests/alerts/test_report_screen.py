@@ -134,7 +134,7 @@ def test_marks_and_forecast_stay_within_the_picture(monkeypatch: pytest.MonkeyPa
         assert told(found).count("^") == marks
     assert "forecast at the time of the warning" not in told(report(incident())._replace(warned=None))
     assert "^" not in told(report(incident()), charts=False)
-    assert "left of" not in told(report(incident())._replace(curves=[]))
+    assert "used of" not in told(report(incident())._replace(curves=[]))
 
 
 def test_the_list_has_its_story_and_below_it_how_it_ended(
