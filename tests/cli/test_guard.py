@@ -81,11 +81,11 @@ def test_a_given_number_of_jobs_is_used_and_off_changes_nothing(monkeypatch: pyt
     ],
 )
 def test_a_command_that_once_took_more_than_is_free_is_warned_of(
-    ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str]
+    ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = GuardedCommand(["true"], dict(os.environ))
     known = PastRuns({capacity.key_of(command.command): {"peak_bytes": ram, "vram_bytes": {CARD: vram}}})
-    stats = _run(command, Host(), io.BytesIO(), cards, known)
+    stats = _run(command, Host(), io.BytesIO(), cards, known, tmp_path, inside=False)
     told = said(capfd)
 
     assert stats.code == 0

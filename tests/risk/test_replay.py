@@ -59,7 +59,8 @@ def test_a_plot_without_matplotlib_says_how_to_get_it(tmp_path, recording, monke
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = run(recording["ram-staircase_oom-1"], "--plot", tmp_path / "p.png")
     assert result.exit_code == 2
-    assert "pip install matplotlib" in result.stderr
+    assert "a plot needs matplotlib: " in result.stderr
+    assert result.stderr.endswith("/deploy/extras/plots.txt\n")  # as locked
 
 
 @pytest.mark.parametrize("text", [None, "nonsense\n"])

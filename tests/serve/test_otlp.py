@@ -140,5 +140,5 @@ def test_a_missing_library_and_a_bad_header_are_named(monkeypatch):
     with pytest.raises(ConfigError, match="is not a header"):
         Push(Otlp(endpoint="http://127.0.0.1:1/v1/metrics", headers=("Bearer",)), lambda: READINGS)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.common", None)
-    with pytest.raises(ConfigError, match=r"needs OpenTelemetry: .* -m pip install opentelemetry-"):
+    with pytest.raises(ConfigError, match=r"needs OpenTelemetry: .* -m pip install .*/otlp\.txt"):
         Push(Otlp(endpoint="http://127.0.0.1:1/v1/metrics"), lambda: READINGS)

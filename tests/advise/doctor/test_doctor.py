@@ -471,7 +471,11 @@ def test_each_trouble_is_seen(tmp_path, check, path, text, state):
 
 
 def test_a_non_wsl_machine_is_not_told_to_change_wsl_conf(tmp_path):
-    host = copied(tmp_path, "bare-linux", **{"/sys/fs/cgroup/cgroup.controllers": "cpu io\n"})
+    version_2 = {
+        "/sys/fs/cgroup/cgroup.controllers": "cpu io\n",
+        "/proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
+    }
+    host = copied(tmp_path, "bare-linux", **version_2)
     found = {f.id: f for f in run(host, CONFIG)}["kernel.memory_cgroup"]
 
     assert (found.state, str(found.remedy)) == ("note", "remove cgroup_disable=memory from the kernel's command line")

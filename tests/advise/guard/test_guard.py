@@ -16,12 +16,11 @@ import pytest
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
-from tests.support.elsewhere import seen as seen_now
+from tests.support.elsewhere import hearing
 from wslgpud.advise.guard.logs import own_log
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.usage import RunStats
 from wslgpud.cli.guard import _sum_up
-from wslgpud.host import Host
 
 GUARD = [sys.executable, "-m", "wslgpud", "guard"]
 
@@ -285,14 +284,15 @@ def test_a_program_keeps_its_terminal_with_a_live_line_below(tmp_path):
 
 def test_peaks_are_shown_and_remembered(tmp_path):
     eat = "x = b'x' * (300 << 20); input()"
-    process = start(tmp_path, "--", sys.executable, "-c", eat)
+    with hearing(tmp_path / "state") as runs:
+        process = start(tmp_path, "--", sys.executable, "-c", eat)
 
-    def seen() -> bool:
-        notes = seen_now(Host())
-        return any(n["pid"] == process.pid and n.get("peak_bytes", 0) > 300 << 20 for n in notes)
+        def seen() -> bool:
+            own = (run.document for run in runs.read() if run.who.pid == process.pid)
+            return any(document.get("peak_bytes", 0) > 300 << 20 for document in own)
 
-    eventually(seen, "its memory in the note that the guard keeps")
-    _, said = process.communicate("\n")
+        eventually(seen, "its memory in what the guard announces")
+        _, said = process.communicate("\n")
 
     known = json.loads((tmp_path / "state/guard.json").read_text())["commands"]
     (facts,) = known.values()

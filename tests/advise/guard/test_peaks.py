@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.advise.guard.box import box
 from tests.advise.guard.test_guard import GUARD
-from tests.support.elsewhere import seen as seen_now
-from wslgpud.host import Host
+from tests.support.elsewhere import hearing
 
 MIB = 1 << 20
 #: 100 MiB of its own and 100 MiB of shared memory, all read by three workers, each with 40 MiB more.
@@ -40,14 +39,13 @@ def remembered(state: Path) -> int | None:
 
 
 def test_what_workers_share_counts_once_and_shared_memory_counts(tmp_path):
-    with box(1024 * MIB) as inside:
+    with box(1024 * MIB) as inside, hearing(tmp_path) as runs:
         command = [*inside, *GUARD, "--jobs", "off", "--state", str(tmp_path), "--", sys.executable, "-c", WORKERS]
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         seen = 0
         while seen < 310 * MIB:
             assert guard.poll() is None
-            notes = [one for one in seen_now(Host()) if one["pid"] == guard.pid]
-            seen = max([seen, *(one.get("peak_bytes", 0) for one in notes)])
+            seen = max([seen, *(run.document.get("peak_bytes", 0) for run in runs.read() if run.who.pid == guard.pid)])
             time.sleep(0.05)
         guard.communicate()
 
