@@ -24,7 +24,7 @@ def test_the_same_inode_number_on_another_device_is_another_file() -> None:
         "8: FLOCK  ADVISORY  WRITE 108 00:1a:456 0"
     )
     cut_in_an_inode = "9: FLOCK  ADVISORY  WRITE 109 00:1a:456"
-    entries = [(100, True, False), (101, False, True), (0, True, False), (108, True, False)]
+    entries = [(100, False), (101, True), (0, False), (108, False)]
 
     assert lock_entries(text, os.makedev(0, 0x1A), 456) == entries
     assert lock_entries(cut_in_an_inode, os.makedev(0, 0x1A), 456) == []

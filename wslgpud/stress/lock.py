@@ -27,10 +27,9 @@ class LockError(MessageError):
 
 
 class LockEntry(NamedTuple):
-    """A process's part in a lock: exclusive or shared, held or waiting."""
+    """A process's part in a lock: held or waited for."""
 
     pid: int
-    alone: bool
     waits: bool
 
 
@@ -46,7 +45,7 @@ def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
         waits = "->" in words
         # The last line may be cut off at our limit: within its inode it would name another file.
         if len(words) >= 7 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
-            entries.append(LockEntry(parse_uint(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
+            entries.append(LockEntry(parse_uint(words[4 + waits]) or 0, waits))
     return entries
 
 
