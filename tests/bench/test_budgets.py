@@ -50,7 +50,7 @@ FOREIGN = (
 #: our own modules, for options that are off
 OFF = ("wslgpud.brake.brake", "wslgpud.brake.watchdog")
 MODULES = 530
-THREADS = 20
+THREADS = 14
 HANDLES = 60
 #: Goal: 60 MiB with NVIDIA's library. CI may have another Python, and fewer processes that share its pages.
 PSS_BYTES = 80 << 20

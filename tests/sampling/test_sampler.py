@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.daemons import PATIENCE_SECONDS, eventually
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
@@ -138,6 +139,33 @@ def test_a_hung_source_costs_only_its_own_readings() -> None:
 
     assert report.health == "ok"
     assert [event.text for event in report.sample.events] == ["woke up"]
+
+
+def test_one_thread_reads_all_lanes_while_none_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wslgpud.sampling.sampler.TURN_SECONDS", PATIENCE_SECONDS)
+    readers: set[int] = set()
+
+    def read() -> Sample:
+        readers.add(threading.get_ident())
+        return Sample()
+
+    with sampling(*(source(read, lane, lane=lane) for lane in "abc")) as sampler:
+        for _ in range(5):
+            sampler.tick()
+            eventually(lambda: sampler._threads._idle, "the end of the work")
+
+    assert len(readers) == 1
+
+
+def test_lanes_behind_a_hung_one_are_read_in_the_same_tick() -> None:
+    hanging, clock = Hanging(), SteppingClock()
+    stuck = [source(hanging, lane, lane=lane, deadline=0.3) for lane in ("driver", "drive")]
+    good = source(counting(), "memory"), source(counting(), "disk", lane="disk")
+    with sampling(good[0], *stuck, good[1], clock=clock) as sampler:
+        seen = [report.health for report in sampler.tick().reports[:4]]
+        hanging.let_go.set()
+
+    assert seen == ["ok", "late", "late", "ok"]
 
 
 def test_of_a_recorded_machine_all_is_told_however_late() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -21,6 +23,8 @@ log = logging.getLogger(__name__)
 #: a tick waits no longer than this for any source, from the second one on: a slow Windows drive, or /proc of processes
 #: that are being swapped, must not delay the next reading of RAM
 PATIENCE_SECONDS = 0.5
+#: what waits behind a source for longer is read by another thread
+TURN_SECONDS = 0.05
 
 
 INTERVAL = gauge(
@@ -35,17 +39,18 @@ METRICS = (INTERVAL, LATENESS)
 
 
 class Sampler:
-    """Reads the sources, each in the thread of its lane, and puts their reports into a Snapshot."""
+    """Reads the sources in threads, since any may hang, and puts their reports into a Snapshot."""
 
     def __init__(
         self, sources: Iterable[Source], clock: Clock, interval_seconds: float, *, patient: bool = False
     ) -> None:
-        """Start the lanes; with ``patient`` (a recorded machine) a tick waits for every source."""
+        """Prepare; with ``patient`` (a recorded machine) a tick waits for every source."""
         self._clock = clock
         self._patient = patient
         self._interval = interval_seconds
         all_sources = tuple(sources)
-        self._lanes = {name: _Lane(name, clock) for name in dict.fromkeys(source.lane for source in all_sources)}
+        self._lanes = {source.lane: _Lane() for source in all_sources}
+        self._threads = _Threads(clock)
         self._slots = [_Slot(source, self._lanes[source.lane]) for source in all_sources]
         self._sequence = 0
         self._started = math.inf  # the first tick is not late
@@ -56,17 +61,18 @@ class Sampler:
         ``planned_seconds`` is the planned time since the last tick (the interval by default); a delay shows in
         ``lateness_seconds``, evidence of a stalled machine.
         """
-        started, wall = self._clock.mono(), self._clock.wall()
+        began, started, wall = time.monotonic(), self._clock.mono(), self._clock.wall()
         step = planned_seconds or self._interval
         lateness = max(0.0, started - self._started - step)
         self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
-        lanes = self._lanes.values()
-        for lane in [lane for lane in lanes if lane.start([slot for slot in due if slot.lane is lane])]:
-            # `wslgpud status` and READY rely on the first snapshot: it must be complete.
-            patience = min(lane.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
-            left = None if self._patient else started + patience - self._clock.mono()
-            done = lane.done.wait(left)
+        lanes = [lane for lane in self._lanes.values() if lane.begin([s for s in due if s.lane is lane], started)]
+        self._threads.read(lanes)
+        # `wslgpud status` and READY rely on the first snapshot: it must be complete.
+        most = PATIENCE_SECONDS if self._sequence else math.inf
+        for lane in reversed(lanes):  # they are read in this order, so that mostly one wait does
+            patience = min(lane.deadline_seconds, most)
+            done = self._threads.wait(lane, math.inf if self._patient else began + patience)
             lane.overdue = not done and patience == lane.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
@@ -78,11 +84,10 @@ class Sampler:
         return Snapshot(wall, started, self._sequence, reports, lateness)
 
     def close(self) -> None:
-        """End the lanes and close the sources; a hung lane lasts until the process ends."""
+        """Close the sources and end the threads; a hung one lasts until the process ends."""
         for slot in self._slots:
             slot.source.close()
-        for lane in self._lanes.values():
-            lane.close()
+        self._threads.close()
 
 
 class _Slot:
@@ -106,7 +111,7 @@ class _Slot:
         return not self.arrived and now - self.started >= period
 
     def run(self, clock: Clock) -> None:
-        """Read the source (in its lane's thread) and leave a report."""
+        """Read the source and leave a report."""
         began = clock.mono()
         health: Health = "ok"
         sample = EMPTY
@@ -162,35 +167,75 @@ class _Slot:
 
 
 class _Lane:
-    """A thread that reads the sources of one lane; it finishes a batch before it takes the next."""
+    """Sources that are read one after another; all of them before any is read again."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self) -> None:
         self.deadline_seconds, self.overdue = 0.0, False
         self.done = threading.Event()
         self.done.set()
-        self._clock = clock
-        self._due: SimpleQueue[list[_Slot] | None] = SimpleQueue()
-        # A daemon thread, because a read that never returns must not keep the program from exiting.
-        threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
+        self._slots: list[_Slot] = []
 
-    def start(self, slots: list[_Slot]) -> bool:
-        """Start reading these sources; False where there are none, or the lane is still busy."""
+    def begin(self, slots: list[_Slot], now: float) -> bool:
+        """Have these sources read next; False where there are none, or the lane is still busy."""
         if not slots or not self.done.is_set():
             return False
-        now = self._clock.mono()
         self.deadline_seconds, self.overdue = max(slot.source.deadline_seconds for slot in slots), False
         self.done.clear()
+        self._slots = slots
         for slot in slots:
             slot.started = slot.running_since = now
-        self._due.put(slots)
+        return True
+
+    def read(self, clock: Clock) -> None:
+        for slot in self._slots:
+            slot.run(clock)
+        self.done.set()
+
+
+class _Threads:
+    """One thread reads all lanes; while it takes long with one, another goes on, so that a hung one holds up none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[_Lane] = deque()
+        #: of the threads that have nothing to do; the last is taken first, as its memory is in the caches
+        self._idle: list[SimpleQueue[None]] = []
+        self._closed = False
+
+    def read(self, lanes: Sequence[_Lane]) -> None:
+        """Read the lanes, in this order."""
+        self._waiting.extend(lanes)
+        self._go_on()
+
+    def wait(self, lane: _Lane, until: float) -> bool:
+        """Return whether the lane is done, at the latest at this ``time.monotonic``."""
+        while not lane.done.wait(max(0.0, min(until - time.monotonic(), TURN_SECONDS))):
+            if time.monotonic() >= until:
+                return False
+            self._go_on()
         return True
 
     def close(self) -> None:
-        """Let the thread end after its current work."""
-        self._due.put(None)
+        self._closed = True
+        for wake in tuple(self._idle):
+            wake.put(None)
+
+    def _go_on(self) -> None:
+        """Have one more thread read what waits, if anything does."""
+        if self._waiting and self._idle:
+            self._idle.pop().put(None)
+        elif self._waiting:
+            # A daemon thread, because a read that never returns must not keep the program from exiting. Where none can
+            # be started now, the next turn tries again.
+            with suppress(RuntimeError):
+                threading.Thread(target=self._work, name="sources", daemon=True).start()
 
     def _work(self) -> None:
-        for slots in iter(self._due.get, None):
-            for slot in slots:
-                slot.run(self._clock)
-            self.done.set()
+        wake: SimpleQueue[None] = SimpleQueue()
+        while not self._closed:
+            with suppress(IndexError):
+                while True:
+                    self._waiting.popleft().read(self._clock)
+            self._idle.append(wake)
+            if not self._closed:
+                wake.get()

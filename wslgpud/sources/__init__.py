@@ -22,8 +22,8 @@ _LONGEST = 18
 class Source(ABC):
     """One source of readings.
 
-    The sampler calls ``read`` in a thread of its ``lane``: sources of one lane run one after another, and a lane that
-    hangs leaves the others alone. Whatever may hang (a driver, 9p, a command) has its own lane.
+    The sources of a ``lane`` are read one after another, and a lane that hangs leaves the others alone: another thread
+    reads them. Whatever may hang (a driver, 9p, a command) has its own lane.
     """
 
     name: ClassVar[str]
