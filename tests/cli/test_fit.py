@@ -15,13 +15,12 @@ from tests.store.made import T0, FakeClock
 from tests.stress.support import night
 from wslgpud.cli import app, fit_room
 from wslgpud.cli.common import Fault
-from wslgpud.cli.fit_room import Usable, card_of, from_history, usable
+from wslgpud.cli.fit_room import Usable, card_of, usable
 from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.risk_metrics import LEARNED
-from wslgpud.sources.gpu import GpuSource
 from wslgpud.store import Store
 
 pytestmark = pytest.mark.usefixtures("without_torch")
@@ -31,7 +30,6 @@ DAY_SECONDS = 86400
 HOSTS = TRACES.parent / "hosts"
 CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=30.0))
 CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
-USED = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
 
 
 def on(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
@@ -54,7 +52,7 @@ def test_without_a_history_what_is_free_now_is_usable(
 ) -> None:
     on(monkeypatch, machine)
     card = card_of(CONFIG, 0)
-    found = usable(card, str(tmp_path / "none.db"))
+    found = usable(card, str(tmp_path / "none.db"), float(T0))
 
     assert card is not None
     assert found is not None
@@ -76,7 +74,7 @@ def recorded(folder: Path, *days: tuple[float, Reading]) -> str:
 
 
 def of_days(folder: Path, *days: tuple[float, Reading], card: GpuSample = CARD) -> Usable | None:
-    return from_history(recorded(folder, *days), card, float(T0))
+    return usable(card, recorded(folder, *days), float(T0))
 
 
 def test_the_last_complete_stress_run_decides_what_is_usable(tmp_path: Path) -> None:
@@ -86,7 +84,7 @@ def test_the_last_complete_stress_run_decides_what_is_usable(tmp_path: Path) -> 
         store.record_stress(night(3, uuid="GPU-2", usable_bytes=9 * GIB))
         store.record_stress(night(4, verdict="skipped"))
         store.record_stress(replace(night(5), values={"free_bytes": 1.0}))
-    found = from_history(str(tmp_path / "wslgpud.db"), CARD, float(T0))
+    found = usable(CARD, str(tmp_path / "wslgpud.db"), float(T0))
 
     assert found is not None
     assert (found.bytes, str(found.how)) == (14 * GIB, "verified by the last stress run")
@@ -94,10 +92,6 @@ def test_the_last_complete_stress_run_decides_what_is_usable(tmp_path: Path) -> 
 
 def limit(gib: float, resource: str = "gpu0") -> Reading:
     return Reading(LEARNED, gib * GIB, (resource, "seen"))
-
-
-def used(gib: float, uuid: str = "GPU-1") -> Reading:
-    return Reading(USED, gib * GIB, ("0", uuid))
 
 
 @pytest.mark.parametrize(
@@ -109,23 +103,28 @@ def used(gib: float, uuid: str = "GPU-1") -> Reading:
         ([(1.0, limit(15, "gpu1"))], None),
         ([(89.0, limit(15))], 13),
         ([(92.0, limit(15))], None),
-        ([(2.0, used(18)), (1.0, used(17))], 16),
-        ([(1.0, used(16))], None),
-        ([(1.0, used(18, "GPU-2"))], None),
-        ([(2.0, used(18)), (1.0, limit(15))], 13),
     ],
 )
-def test_without_a_stress_run_limits_and_peaks_of_90_days_count(
+def test_without_a_stress_run_a_limit_of_90_days_counts(
     days: list[tuple[float, Reading]], gib: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on(monkeypatch, "two-gpus")
     found = of_days(tmp_path, *days)
 
-    assert (found and found.bytes) == (None if gib is None else gib * GIB)
+    assert found is not None
+    if gib is None:
+        assert "free on a card now" in str(found.how)
+    else:
+        assert (found.bytes, "has failed here before" in str(found.how)) == (gib * GIB, True)
 
 
-def test_history_says_nothing_if_a_card_does_not_report_its_use(tmp_path: Path) -> None:
-    assert of_days(tmp_path, (1.0, limit(15)), card=replace(CARD, used_bytes=None)) is None
+def test_without_a_cards_own_use_its_limit_tells_nothing(tmp_path: Path) -> None:
+    found = of_days(tmp_path, (1.0, limit(15)), card=replace(CARD, used_bytes=None))
+
+    assert found is not None
+    assert "free on a card now" in str(found.how)
+    assert usable(None, str(tmp_path / "wslgpud.db"), float(T0)) is None
+    assert usable(replace(CARD, free_bytes=None), str(tmp_path / "none.db"), float(T0)) is None
 
 
 def asked(*words: str) -> Result:
@@ -138,13 +137,12 @@ def plan(*words: str) -> Any:
 
 def test_the_plan_is_as_the_help_says_unless_asked_otherwise() -> None:
     lora = {"mode": "lora", "precision": "bf16", "batch": 1, "context": 4096, "optimizer": "adamw", "rank": 16}
-    picture = {"width": 1024, "height": 1024, "offload": False, "tiling": False, "input": None}
-    serving = {"context": 4096, "utilization": 0.92, "kv_cache": "auto"}
+    picture = {"offload": False, "tiling": False, "input": None}
 
     lora |= {**picture, "checkpointing": False, "targets": "attention"}
     assert plan("7B", "-m", "lora").items() >= lora.items()
     assert plan("7B", "-m", "lora", "--all-linear")["targets"] == "all"
-    assert plan("7B", "--engine", "vllm").items() >= serving.items()
+    assert plan("7B", "--engine", "vllm")["mode"] == "inference"
 
 
 def test_quantized_weights_are_refused_for_full_training() -> None:
@@ -162,6 +160,11 @@ def test_vllm_serves_from_the_whole_card(monkeypatch: pytest.MonkeyPatch) -> Non
     card = card_of(CONFIG, 1)
 
     assert card is not None
-    assert (found["usable_bytes"], found["usable_by"]) == (card.free_bytes, "free on the card")
+    assert (found["usable_bytes"], found["usable_by"]) == (
+        round(0.92 * (card.total_bytes or 0)),
+        "vLLM's share of the card",
+    )
+    refused = CliRunner().invoke(app, [*words, "--gpu-memory-utilization", "1.0"], env=settings)
+    assert (refused.exit_code, "At most: --gpu-memory-utilization 0.9" in " ".join(refused.output.split())) == (2, True)
     on(monkeypatch, "no-gpu")
     assert "give the usable VRAM with --usable 14.5GiB" in CliRunner().invoke(app, words).output

@@ -100,8 +100,8 @@ def _picture(model: str, batch: int, side: int = 224, **plan: Any) -> dict[str, 
     return _case(model, batch=batch, input=[3, side, side], **{"precision": "fp32", **plan})
 
 
-def _pipeline(name: str, **plan: Any) -> dict[str, Any]:
-    usual = {"mode": "inference", "width": 512, "height": 512, "offload": False, "tiling": False}
+def _pipeline(name: str, side: int = 512, **plan: Any) -> dict[str, Any]:
+    usual = {"mode": "inference", "input": [3, side, side], "offload": False, "tiling": False}
     return _case(source_of(name).asked, name=name, **{**usual, **plan})
 
 
@@ -153,11 +153,11 @@ FIRST: tuple[dict[str, Any], ...] = (
     _case(_OWN + "dcgan", batch=512, precision="fp32"),
     _case(_OWN + "sharper", batch=32, precision="fp32"),
     _pipeline("sd15"),
-    _pipeline("sdxl", width=1024, height=1024),
-    _pipeline("sdxl", width=1024, height=1024, precision="fp16", offload=True),
+    _pipeline("sdxl", 1024),
+    _pipeline("sdxl", 1024, precision="fp16", offload=True),
     _pipeline("sd15", batch=8, precision="fp16"),
-    _pipeline("flux-dev", width=1024, height=1024, precision="fp8"),
-    _pipeline("sdxl", width=1536, height=1536, tiling=True),
+    _pipeline("flux-dev", 1024, precision="fp8"),
+    _pipeline("sdxl", 1536, tiling=True),
 )
 #: chosen after convolutions were measured, before any of them was traced on a card or run
 SECOND: tuple[dict[str, Any], ...] = (
@@ -220,9 +220,9 @@ SECOND: tuple[dict[str, Any], ...] = (
     _case(_OWN + "pointnet", batch=64, precision="fp32"),
     _case(_OWN + "reviews", batch=64, precision="fp32"),
     _case(_OWN + "edsr", batch=16, precision="fp32"),
-    _pipeline("sd15", width=768, height=768, batch=2),
-    _pipeline("sdxl", width=1024, height=1024, batch=2, offload=True),
-    _pipeline("flux-schnell", width=1024, height=1024),
+    _pipeline("sd15", 768, batch=2),
+    _pipeline("sdxl", 1024, batch=2, offload=True),
+    _pipeline("flux-schnell", 1024),
 )
 #: chosen after two faults that the second list had shown were mended, likewise
 THIRD: tuple[dict[str, Any], ...] = (
@@ -302,7 +302,7 @@ FOURTH: tuple[dict[str, Any], ...] = (
     _case(_OWN + "nerf", batch=256, precision="fp32"),
     _case(_OWN + "clicks", batch=8192, precision="fp32"),
     _case(_OWN + "contrast", batch=128, precision="mixed"),
-    _pipeline("sd15", width=640, height=640, batch=4),
-    _pipeline("sdxl", width=1024, height=1024, mode="lora", batch=1),
+    _pipeline("sd15", 640, batch=4),
+    _pipeline("sdxl", 1024, mode="lora", batch=1),
     _pipeline("sd15", mode="training", precision="mixed", batch=4),
 )

@@ -135,8 +135,8 @@ def draw(torch: Any, case: dict[str, Any]) -> None:
         pipe.enable_model_cpu_offload()
     with torch.no_grad():
         prompts = _prompts(torch, case, pipe, dtype)
-        sides = {"width": case["width"], "height": case["height"]}
-        pipe(**prompts, **sides, num_inference_steps=2, output_type="pt")
+        _, height, width = case["input"]
+        pipe(**prompts, height=height, width=width, num_inference_steps=2, output_type="pt")
 
 
 def _class_of(name: str) -> tuple[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,12 +15,12 @@ import click
 from wslgpud.advise.fit import vllm
 from wslgpud.advise.fit.asking import IdleCard, ask, ask_llama_cpp
 from wslgpud.advise.fit.plan import GGUF, PLAIN, PRECISIONS, QUANTIZED, Estimate, Mode, NoEstimate, Optimizer, Plan
-from wslgpud.advise.fit.source import NamedModel, source_of
+from wslgpud.advise.fit.source import Kind, NamedModel, source_of
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console
-from wslgpud.cli.fit_answer import Engine, answered, described, served
-from wslgpud.cli.fit_room import card_of, given, usable
+from wslgpud.cli.fit_answer import Engine, answered, described, show
+from wslgpud.cli.fit_room import Usable, card_of, given, usable
 from wslgpud.config import Config
 from wslgpud.model import GpuSample
 from wslgpud.stress.find_python import NoTorch, find_python
@@ -35,22 +36,24 @@ _FORMATS = (
 )
 _OPTIMIZERS = "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"
 _SHARE = option("--gpu-memory-utilization", "RATIO", "vLLM's share of the card", min=0.01, max=1.0)
-_BATCHED = option("--max-num-batched-tokens", "N", "vLLM's tokens of a step; 0: its own choice", min=0)
 _USABLE = option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default that of this machine")
 _ENGINE = option("--engine", "transformers|vllm", "program that runs a language model")
-_DRAWING = "--resolution --offload --vae-tiling"
-_SERVING = "--gpu-memory-utilization --max-num-seqs --max-num-batched-tokens --kv-cache-dtype"
-#: by what runs the model, or its kind
-_MEANINGLESS = {
-    "transformers": f"{_DRAWING} {_SERVING}",
-    "vllm": f"{_DRAWING} --mode --batch --optimizer --checkpointing --rank --all-linear",
-    "pipeline": f"{_SERVING} --context --engine",
-    "gguf": f"{_DRAWING} {_SERVING} --precision --engine",
-    **dict.fromkeys(("named", "own"), f"{_DRAWING} {_SERVING} --context --engine"),
+_INPUT = option("--input", "SIZES", "one input of a model that reads no text, like 3x512x512 for a picture")
+_TRACED = "--mode --precision --optimizer --input --python"
+#: the options that only some have: by what runs a language model, else by the model's kind
+_OPTIONS = {
+    "transformers": f"{_TRACED} --engine --context --checkpointing --rank --all-linear",
+    "vllm": "--engine --context --precision --gpu-memory-utilization",
+    "gguf": "--context",
+    "pipeline": f"{_TRACED} --checkpointing --rank --offload --vae-tiling",
+    "named": _TRACED,
+    "own": _TRACED,
 }
+_SPECIAL = {*" ".join(_OPTIONS.values()).split()}
 _TYPED = click.core.ParameterSource.COMMANDLINE
 _SIZES = re.compile(r"\d{1,7}(?:x\d{1,7}){0,4}", re.IGNORECASE)
-_MIN_SIDE, _MAX_SIDE = 64, 16384
+#: where none is given
+_INPUTS = {"named": (3, 224, 224), "pipeline": (3, 1024, 1024)}
 #: Operations are measured on the card while at least this share of it is free: no training runs there.
 _IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
@@ -66,18 +69,12 @@ def fit(
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not only on q and v")] = False,
-    resolution: Annotated[str, option("--resolution", "WxH", "pixels of a picture")] = "1024x1024",
+    sides: Annotated[str, _INPUT] = "",
     offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
     engine: Annotated[Literal["transformers", "vllm"], _ENGINE] = "transformers",
     utilization: Annotated[float, _SHARE] = vllm.UTILIZATION,
-    sequences: Annotated[int, option("--max-num-seqs", "N", "vLLM's sequences at once; 0: its own choice", min=0)] = 0,
-    batched: Annotated[int, _BATCHED] = 0,
-    kv_cache: Annotated[
-        vllm.CacheType, option("--kv-cache-dtype", "auto|fp8", "vLLM's format of keys and values")
-    ] = "auto",
     python: Annotated[str, common.PYTHON] = "",
-    sides: Annotated[str, option("--input", "SIZES", "one input of a model of one's own, like 3x1280x1280")] = "",
     room: Annotated[str, _USABLE] = "",
     gpu: common.Gpu = 0,
     as_json: common.Json = False,
@@ -100,38 +97,29 @@ def fit(
     settings = loaded(config).config
     source = source_of(model)
     _reject_unfit(context, source, engine)
-    form = precision or source.stored or "bf16"
-    known = {"pipeline": (*PLAIN, "fp8", "int8", "int4"), "named": PLAIN, "own": PLAIN}.get(source.kind, PRECISIONS)
-    if form not in known:
-        raise Fault("--precision {value}: there are {known}", value=form, known=tuple(known))
+    form, targets = precision or source.stored or "bf16", "all" if all_linear else "attention"
+    shape = _sizes(sides, source.kind) if sides else _INPUTS.get(source.kind)
+    plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, offload, vae_tiling)
+    _reject_senseless(source, plan)
     card = card_of(settings, gpu)
+    usable_vram = given(room) if room else None
     if engine == "vllm":
-        if source.shape is None:
-            raise Fault(source.unknown or say("there is no language model in {path}", path=model))
-        serving = vllm.ServingPlan(form, tokens, utilization, sequences, batched, kv_cache)
-        answer = served(source.name, source.shape, serving, _whole_card(room, card))
+        usable_vram, ask_engine = _share_of(usable_vram, card, utilization)
     else:
-        width, height = (_sizes("resolution", resolution) * 2)[:2]
-        if not _MIN_SIDE <= min(width, height) <= max(width, height) <= _MAX_SIDE:
-            raise Fault("--resolution {text}: write it like 1024x1024, up to {count}", text=resolution, count=_MAX_SIDE)
-        targets, shape = "all" if all_linear else "attention", _sizes("input", sides) if sides else None
-        drawing = width, height, offload, vae_tiling
-        plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, *drawing)
-        _reject_senseless(source, plan)
-        usable_vram = given(room) if room else usable(card, database_of(config, state))
-        engine_of = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state)
-        with Console(stderr=True).status("") as status:
+        usable_vram = usable_vram or usable(card, database_of(config, state), time.time())
+        ask_engine = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state)
+    with Console(stderr=True).status("") as status:
 
-            def asked(source: NamedModel, plan: Plan) -> Estimate:
-                status.update(t("tracing the model: {part} …", part=current().listed(described(source, plan))))
-                return engine_of(source, plan)
+        def asked(source: NamedModel, plan: Plan) -> Estimate:
+            status.update(t("tracing the model: {part} …", part=current().listed(described(source, plan))))
+            return ask_engine(source, plan)
 
-            answer = answered(source, plan, usable_vram, asked)
+        answer = answered(source, plan, usable_vram, asked)
     if as_json:
-        common.print_json(answer.document(), ensure_ascii=False)
+        common.print_json(answer, ensure_ascii=False)
     else:
-        answer.show()
-    raise SystemExit(answer.status)
+        show(answer)
+    raise SystemExit({True: 0, False: 1, None: 0 if usable_vram is None else 3}[answer["fits"]])
 
 
 def _tracer(settings: Config, python: str, card: GpuSample | None, state: Path | None) -> Engine:
@@ -153,35 +141,48 @@ def _unasked(why: MessageLike, _source: NamedModel, _plan: Plan) -> Estimate:
     raise NoEstimate(why)
 
 
+def _share_of(whole: Usable | None, card: GpuSample | None, ratio: float) -> tuple[Usable, Engine]:
+    """Return vLLM's share of the whole card, which must be free, and what says how vLLM divides it."""
+    total, free = (whole.bytes,) * 2 if whole else (card.total_bytes, card.free_bytes) if card else (None, None)
+    if total is None or free is None:
+        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
+    if (share := round(ratio * total)) > free:
+        raise Fault(
+            "vLLM will not start: it needs {share_bytes}, but only {free_bytes} are free (`Free memory on device …"
+            " is less than desired GPU memory utilization`). At most: --gpu-memory-utilization {ratio}",
+            share_bytes=share,
+            free_bytes=free,
+            ratio=f"{math.floor(100 * free / total) / 100:.2f}",
+        )
+    return Usable(share, say("vLLM's share of the card")), partial(vllm.serve, share, vllm.step_of(total))
+
+
 def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
     """Reject given options that have no meaning here, rather than ignore them."""
     typed = [p for p in context.command.params if context.get_parameter_source(p.name or "") == _TYPED]
     given = {name for parameter in typed for name in parameter.opts}
     runner = engine if source.kind == "language" else source.kind
-    if odd := given.intersection(_MEANINGLESS[runner].split()):
+    if odd := given & (_SPECIAL - {*_OPTIONS[runner].split()}):
         what = f"--engine {engine}" if source.kind == "language" else source.name
         raise Fault("{option} has no meaning for {what}", option=min(odd), what=what)
 
 
 def _reject_senseless(source: NamedModel, plan: Plan) -> None:
+    known = PLAIN if source.kind in ("named", "own") else PRECISIONS
+    if plan.precision not in known:
+        raise Fault("--precision {value}: there are {known}", value=plan.precision, known=tuple(known))
     if plan.mode == "training" and plan.precision in QUANTIZED:
         raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=plan.precision)
-    if plan.mode != "inference" and (plan.precision in GGUF or source.kind == "gguf"):
+    if plan.mode == "lora" and source.kind in ("named", "own"):
+        raise Fault("{name} is traced as it is, without adapters", name=source.name)
+    if plan.mode != "inference" and plan.precision in GGUF:
         raise Fault("no adapters can be trained on llama.cpp's formats: take int4, gptq or awq")
     if source.kind == "pipeline" and plan.precision == "int8" and plan.offload:
         raise Fault("int8 weights stay on the card: --offload needs another --precision")
 
 
-def _sizes(option: str, text: str) -> tuple[int, ...]:
-    if not _SIZES.fullmatch(text):
-        raise Fault("--{option} {text}: write it like 3x224x224", option=option, text=text)
+def _sizes(text: str, kind: Kind) -> tuple[int, ...]:
+    usual = _INPUTS.get(kind, (3, 224, 224))
+    if not _SIZES.fullmatch(text) or (kind == "pipeline" and text.lower().count("x") != 2):
+        raise Fault("--input {text}: write it like {usual}", text=text, usual="x".join(map(str, usual)))
     return tuple(map(int, text.lower().split("x")))
-
-
-def _whole_card(text: str, card: GpuSample | None) -> vllm.Card:
-    if text:
-        size = given(text).bytes
-        return vllm.Card(size, size)
-    if card is None or card.total_bytes is None or card.free_bytes is None:
-        raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
-    return vllm.Card(card.total_bytes, card.free_bytes)

@@ -13,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advise.fit.shapes import shape as sized
-from tests.store.made import T0, FakeClock
 from wslgpud.advise.fit.estimate import adapters, between, cached_bytes, weights
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, PRECISIONS, QUANTIZED, Mode, Optimizer, Plan
 from wslgpud.advise.fit.shape import Shape, UnknownModelError, of_config
 from wslgpud.advise.fit.source import source_of
 from wslgpud.cli import app
-from wslgpud.cli.fit_room import Usable, from_history
-from wslgpud.config import StoreSettings
-from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.risk.risk_metrics import LEARNED
-from wslgpud.sources.gpu import GpuSource
-from wslgpud.store import Store
 
 GIB = 1 << 30
 SMALL = sized(2, 256, 4, 2, 64, 688, 1000)
@@ -257,38 +250,3 @@ def test_nobody_trains_adapters_on_a_format_of_llama_cpp():
 
     assert done.exit_code == 2
     assert "take int4, gptq or awq" in done.output
-
-
-class TestHistory:
-    """The usable memory is that observed on this machine, not the vendor's figure."""
-
-    CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
-    NOW = float(T0)
-
-    def usable(self, tmp_path: Path, *readings: Reading) -> Usable | None:
-        database = tmp_path / "wslgpud.db"
-        yesterday = self.NOW - 86400
-        report = SourceReport("made", "ok", Sample(readings), yesterday, 0.001)
-        with Store(str(database), StoreSettings(), clock=FakeClock(yesterday)) as store:
-            store.append(Snapshot(yesterday, yesterday, 1, (report,)))
-            assert store.flush()
-        return from_history(str(database), self.CARD, self.NOW)
-
-    def test_an_allocation_that_failed_is_where_it_ends(self, tmp_path):
-        found = self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu0", "seen")))
-
-        assert found is not None
-        assert found.bytes == 13 * GIB
-        assert "has failed here before" in str(found.how)
-
-    def test_use_above_what_a_card_is_thought_to_have_still_counts(self, tmp_path):
-        used = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
-        found = self.usable(tmp_path, Reading(used, 17 * GIB, ("0", "GPU-1")))
-
-        assert found is not None
-        assert found.bytes == 15 * GIB
-        assert str(found.how) == "the highest use seen here, minus the current use"
-
-    def test_a_history_without_this_card_says_nothing(self, tmp_path):
-        assert self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu7", "seen"))) is None
-        assert from_history(str(tmp_path / "none.db"), self.CARD, self.NOW) is None

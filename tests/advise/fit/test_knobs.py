@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from wslgpud.advise.fit.knobs import fitting, largest_batch, turns
+from wslgpud.advise.fit.knobs import fitting, turns
 from wslgpud.advise.fit.plan import Plan
 from wslgpud.advise.fit.source import Kind
 
 FULL = Plan("training", "fp32", 1, 4096)
-DRAWN = Plan("inference", "fp16", 2, width=1538, height=770)
+DRAWN = Plan("inference", "fp16", 2, input=(3, 770, 1538))
 
 
 def turned(plan: Plan, kind: Kind) -> list[Plan]:
@@ -54,7 +55,7 @@ def test_pictures_get_these_changes() -> None:
         replace(DRAWN, precision="bf16"),
         replace(DRAWN, precision="fp8"),
         replace(DRAWN, precision="int4"),
-        replace(DRAWN, width=769, height=385),
+        replace(DRAWN, input=(3, 385, 769)),
     ]
 
 
@@ -76,38 +77,51 @@ def test_each_single_change_that_is_enough_is_named() -> None:
     plan = replace(FULL, batch=4)
 
     assert fitting(plan, turns(plan, "language"), 2500, taking) == [
-        (replace(plan, batch=2), 2000),
-        (replace(plan, checkpointing=True), 2000),
-        (replace(plan, context=1024), 2000),
-        (replace(plan, precision="bf16"), 2000),
+        replace(plan, batch=2),
+        replace(plan, checkpointing=True),
+        replace(plan, context=3584),
+        replace(plan, precision="bf16"),
     ]
 
 
 def test_where_none_is_enough_several_changes_are_named_together() -> None:
     known = turns(FULL, "language")
 
-    assert fitting(FULL, known, 300, taking) == [(replace(FULL, checkpointing=True, context=1024), 250)]
+    assert fitting(FULL, known, 300, taking) == [replace(FULL, checkpointing=True, context=1024)]
     assert fitting(replace(FULL, batch=2), known, 300, taking) == fitting(FULL, known, 300, taking)
     assert fitting(FULL, known, 10, taking) == []
+
+
+@pytest.mark.parametrize("usable", range(40))
+def test_the_largest_batch_that_fits_is_named_wherever_it_lies(usable: int) -> None:
+    found = fitting(replace(FULL, batch=36), [], usable, lambda plan: plan.batch**2)
+
+    assert found == ([replace(FULL, batch=min(35, math.isqrt(usable)))] if usable else [])
+
+
+def test_the_longest_context_that_fits_is_named() -> None:
+    found = fitting(Plan(context=131072), [{"context": 32768}], 9999, lambda plan: plan.context)
+
+    assert found == [Plan(context=19 * 512)]
 
 
 def test_the_largest_batch_is_found_with_few_questions() -> None:
     asked: list[int] = []
 
-    def total(batch: int) -> int:
-        asked.append(batch)
-        return 3000 + 128 * batch + batch % 3
+    def total(plan: Plan) -> int:
+        asked.append(plan.batch)
+        return plan.batch
 
-    assert largest_batch(total, 64, 3000 + 128 * 12 + 2) == (12, 3000 + 128 * 12)
-    assert len(asked) <= 5
-    assert largest_batch(total, 64, 3127) is None
-    assert largest_batch(total, 1, 9000) is None
+    assert fitting(replace(FULL, batch=1024), [], 700, total) == [replace(FULL, batch=700)]
+    assert len(asked) <= 12
 
 
-@pytest.mark.parametrize("usable", range(1, 40))
-def test_it_is_the_largest_wherever_it_lies(usable: int) -> None:
-    found = largest_batch(lambda batch: batch * batch, 36, usable)
+def test_of_changes_together_no_more_are_tried_than_needed() -> None:
+    asked: list[Plan] = []
 
-    assert found is not None
-    assert found[0] ** 2 <= usable
-    assert (found[0] + 1) ** 2 > usable
+    def total(plan: Plan) -> int:
+        asked.append(plan)
+        return taking(plan)
+
+    fitting(FULL, turns(FULL, "language"), 300, total)
+    assert asked[-1] == replace(FULL, checkpointing=True, context=1024)

@@ -82,7 +82,7 @@ def test_the_command_gives_its_answer_and_tries_shorter_contexts(
 
     assert fit(tmp_path, "--usable", "12GiB")[0] == 0
     code, said = fit(tmp_path, "--usable", "9GiB")
-    assert (code, "It does not fit" in said, "By llama.cpp itself." in said) == (1, True, True)
+    assert (code, "It does not fit" in said, "context 4096, llama.cpp" in said) == (1, True, True)
     assert "int4 weights" not in said
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
 from wslgpud.advise.fit.plan import Estimate, Plan
+from wslgpud.advise.fit.source import NamedModel
 from wslgpud.cli import app
 from wslgpud.cli.common import Fault
-from wslgpud.cli.fit_answer import Answer, verdict_on
+from wslgpud.cli.fit_answer import answered, show
 from wslgpud.cli.fit_room import Usable, given
 from wslgpud.words import say
 
@@ -16,25 +19,26 @@ GIB = 1 << 30
 PARTS = {"weights": 12 * GIB, "gradients": 6 * GIB, "CUDA itself": GIB // 2}
 
 
-def answer(usable: int | None, knobs: int = 1, counted: str = "total_bytes", spread: int | None = 0) -> Answer:
+def answer(usable: int | None, spread: int | None = 0, *, knobs: bool = True) -> dict[str, Any]:
+    """Return the answer for a batch of 8, of which fewer take next to nothing."""
+
+    def engine(_: NamedModel, plan: Plan) -> Estimate:
+        parts = {"weights": 3000 * plan.batch} if knobs and plan.batch < 8 else PARTS
+        return Estimate(parts, spread, by="torch 2.11.0", unmeasured=(say("gradient checkpointing"),))
+
     room = None if usable is None else Usable(usable, say("as given"))
-    turned = [([say("batch {count}", count=n)], 3000 * n) for n in range(1, knobs + 1)]
-    only = [say("gradient checkpointing")]
-    how = ["bf16", say("batch 8")]
-    found = Estimate(PARTS, spread)
-    verdict, turned = verdict_on(found, room), turned if room and found.total_bytes > room.bytes else []
-    return Answer("model", Plan(), how, found, room, verdict, turned, only, "noted", counted)
+    return answered(NamedModel("model", "named", ""), Plan(batch=8), room, engine) | {"note": "noted"}
 
 
-def shown(answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def shown(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     monkeypatch.setenv("COLUMNS", "80")
-    answer.show()
+    show(answer)
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_what_fits_is_shown_with_its_parts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(answer(24 * GIB), monkeypatch, capsys) == [
-        "model  bf16, batch 8",
+        "model  inference, bf16, batch 8, torch 2.11.0",
         " weights       12 GiB    ━━━━━━━━━━━━────────────",
         " gradients     6.0 GiB   ━━━━━━──────────────────",
         " CUDA itself   512 MiB   ────────────────────────",
@@ -65,24 +69,19 @@ def test_what_does_not_fit_is_shown_with_what_to_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shown(answer(16 * GIB), monkeypatch, capsys) == [
-        "model  bf16, batch 8",
+        "model  inference, bf16, batch 8, torch 2.11.0",
         " weights       12 GiB    ━━━━━━━━━━━━━━━━────────",
         " gradients     6.0 GiB   ━━━━━━━━────────────────",
         " CUDA itself   512 MiB   ━───────────────────────",
         " at its peak   18 GiB    ━━━━━━━━━━━━━━━━━━━━━━━━",
         " usable        16 GiB    ━━━━━━━━━━━━━━━━━━━━━───",
         "It does not fit: 2.5 GiB too much (as given).",
-        "  → batch 1: 3 KiB",
+        "  → batch 7: 21 KiB",
         "Computed only, not measured on a real card: gradient checkpointing.",
         "noted",
     ]
-    assert shown(answer(16 * GIB, knobs=0), monkeypatch, capsys)[-3:] == [
+    assert shown(answer(16 * GIB, knobs=False), monkeypatch, capsys)[-3:] == [
         "  No setting makes it fit: use a smaller model or a bigger card.",
-        "Computed only, not measured on a real card: gradient checkpointing.",
-        "noted",
-    ]
-    assert shown(answer(16 * GIB, counted="tokens"), monkeypatch, capsys)[-3:] == [
-        "  → batch 1: room for 3000 tokens",
         "Computed only, not measured on a real card: gradient checkpointing.",
         "noted",
     ]
@@ -108,7 +107,7 @@ def test_without_a_card_it_is_said_how_to_tell_its_size(
 
 
 def said(usable: int, spread: int | None = 0) -> str:
-    return str(answer(usable, spread=spread).verdict[1])
+    return str(answer(usable, spread)["verdict"])
 
 
 def test_what_takes_all_that_is_usable_fits() -> None:
@@ -116,23 +115,21 @@ def test_what_takes_all_that_is_usable_fits() -> None:
 
     assert said(whole) == "It fits, with 0 KiB to spare (as given)."
     assert said(whole - 1024) == "It does not fit: 1 KiB too much (as given)."
-    assert answer(whole).document()["fits"] is True
-    assert answer(None).document()["fits"] is None
+    assert answer(whole)["fits"] is True
+    assert answer(None)["fits"] is None
 
 
 def test_nothing_is_said_to_fit_that_may_take_more() -> None:
     whole = sum(PARTS.values())
-    between, open_end = answer(whole + GIB, spread=2 * GIB), answer(80 * GIB, spread=None)
-
     assert said(whole + GIB, 2 * GIB) == "It may not fit: it takes between 18 GiB and 20 GiB (as given)."
     assert said(80 * GIB, None) == "It may not fit: it takes 18 GiB or more (as given)."
     assert said(whole + 2 * GIB, 2 * GIB) == "It fits, with 0 KiB to spare (as given)."
-    assert [a.status for a in (between, open_end, answer(whole), answer(GIB), answer(None))] == [3, 3, 0, 1, 0]
-    assert (between.document()["fits"], open_end.document()["max_bytes"]) == (None, None)
+    between, open_end = answer(whole + GIB, 2 * GIB), answer(80 * GIB, None)
+    assert (between["fits"], open_end["fits"], open_end["max_bytes"]) == (None, None, None)
 
 
 def test_a_margin_is_shown_as_two_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(answer(24 * GIB, spread=2 * GIB), monkeypatch, capsys)
+    lines = shown(answer(24 * GIB, 2 * GIB), monkeypatch, capsys)
 
     assert lines[4:7] == [
         " at least      18 GiB    ━━━━━━━━━━━━━━━━━━──────",
@@ -177,7 +174,10 @@ def asked(*arguments: str) -> tuple[int, list[str]]:
             ["7B", "--mode", "lora", "--checkpointing", "--batch", "2", "--context", "512"],
             "7B  7.00 B parameters, LoRA, bf16, batch 2, context 512, adamw, gradient checkpointing",
         ),
-        (["7B", "--engine", "vllm"], "7B  7.00 B parameters, vLLM, bf16, context 4096, 0.92"),
+        (
+            ["7B", "--engine", "vllm"],
+            "7B  7.00 B parameters, inference, bf16, batch 1, context 4096, vLLM, with room for 857438 tokens",
+        ),
     ],
 )
 def test_the_question_is_repeated_with_its_plan(arguments: list[str], head: str) -> None:
@@ -186,9 +186,9 @@ def test_the_question_is_repeated_with_its_plan(arguments: list[str], head: str)
     assert lines[0] == head
 
 
-@pytest.mark.parametrize("resolution", ["63x64", "64x63", "64x16385", "16385x64"])
-def test_a_picture_has_sides_of_64_to_16384_pixels(resolution: str) -> None:
-    code, lines = asked("sdxl", "--resolution", resolution, "--usable", "500GiB")
+@pytest.mark.parametrize("sides", ["512", "512x512", "3x", "x", "3x16x512x512"])
+def test_a_picture_of_a_pipeline_has_colours_height_and_width(sides: str) -> None:
+    code, lines = asked("sdxl", "--input", sides, "--usable", "500GiB")
 
     assert code == 2
-    assert "up to 16384" in " ".join(lines)
+    assert "write it like 3x1024x1024" in " ".join(lines)

@@ -174,7 +174,7 @@ def small_pipeline() -> NamedModel:
 
 def test_a_pipeline_draws_and_its_denoiser_is_trained() -> None:
     pytest.importorskip("diffusers")
-    drawn = Plan(batch=2, width=256, height=256)
+    drawn = Plan(batch=2, input=(3, 256, 256))
     whole = traced(small_pipeline(), drawn).parts
     apart = traced(small_pipeline(), replace(drawn, offload=True)).parts
     trained = traced(small_pipeline(), replace(drawn, mode="training", precision="fp32")).parts

@@ -25,7 +25,7 @@ from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, environment, program, run
 from wslgpud.security.shapes import flag, of, record, table, uint
 from wslgpud.stress.find_python import Python
-from wslgpud.words import cause, say, template
+from wslgpud.words import MessageLike, cause, say, template
 
 TRACER, LLAMA_CPP = Path(__file__).with_name("tracer"), "llama-fit-params"
 #: time limits of a trace, and of llama.cpp
@@ -39,7 +39,6 @@ UNMEASURED_SHARE = 0.2
 _WEIGHTS, _ACTIVATIONS, _CUDA = template("weights"), template("activations"), template("CUDA itself")
 _PURPOSES = (_WEIGHTS, template("gradients"), _ACTIVATIONS, template("optimizer"), _CUDA)
 _BY_DATA = ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode")
-_PICTURE = (3, 224, 224)
 _MAX_WHY = 300
 #: answers that are kept, in the user's own folder
 MAX_KEPT, _MAX_KEPT_BYTES = 200, 1 << 20
@@ -71,8 +70,6 @@ class IdleCard(NamedTuple):
 def job_of(source: NamedModel, plan: Plan, card: IdleCard) -> dict[str, Any]:
     """Return what the tracer is asked, see ``tracer/build.py``."""
     job = {**asdict(plan), "model": source.asked, "measure_bytes": card.measure_bytes}
-    if source.kind == "named" and plan.input is None:
-        job["input"] = _PICTURE
     packed = plan.precision in QUANTIZED - ({"fp8"} if source.kind == "pipeline" else set())
     job["weight_bytes"] = WEIGHT_BYTES[plan.precision] if packed else 0
     return {**job, "unpacking": plan.precision in UNPACKED, "experts_only": plan.precision == "mxfp4"}
@@ -92,7 +89,7 @@ def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel
     with suppress(OSError, ValueError):
         kept = safe_files.parsed(safe_files.contents(file, _MAX_KEPT_BYTES)) if file else {}
     if _ANSWER(known := kept.get(key, {})):
-        return _estimate(known)
+        return _estimate(known, plan)
     try:
         answer = _traced(python, card, job)
     except Died:  # in a library, on the card: the same question without measuring it
@@ -104,7 +101,7 @@ def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel
         with suppress(OSError):  # the next time is as slow
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             safe_files.put(file, json.dumps(dict([*kept.items(), (key, answer)][-MAX_KEPT:])))
-    return _estimate(answer)
+    return _estimate(answer, plan)
 
 
 def _key(python: Python, card: IdleCard, job: Mapping[str, Any]) -> str:
@@ -141,13 +138,19 @@ def _said(command: Command, seconds: float, **more: Any) -> tuple[int, str, str]
         raise NoEstimate("{program}: {why}", program=command.arguments[0], why=cause(error)) from error
 
 
-def _estimate(answer: Mapping[str, Any]) -> Estimate:
+def _estimate(answer: Mapping[str, Any], plan: Plan) -> Estimate:
     """Return an answer's parts; where something was not measured, what is in use, as gaps depend on every size."""
     used = {part: size for part, size in answer["used"].items() if size and part != _CUDA}
     cuda = CONTEXT_BYTES + answer["used"].get(_CUDA, 0)
     least = sum(used.values()) + cuda
     reserved = max(least, answer["reserved_bytes"] + CONTEXT_BYTES)
-    facts = answer["parameters"], answer["torch"]
+    open_end = say("convolutions without cuDNN's workspaces, which are measured while the card is idle")
+    every: list[tuple[bool, MessageLike]] = [
+        (plan.precision in QUANTIZED, say("quantized weights")),
+        (plan.mode != "inference" and plan.optimizer == "adamw8bit", plan.optimizer),
+        (bool(answer["unmeasured"]), open_end),
+    ]
+    facts = answer["parameters"], f"torch {answer['torch']}", tuple(part for computed, part in every if computed)
     if answer["measured"] and not answer["unmeasured"]:
         return Estimate({**used, template("PyTorch's cache, unused"): reserved - least, _CUDA: cuda}, 0, *facts)
     spread = None if answer["unmeasured"] else round((1 + UNMEASURED_SHARE) * reserved) - least
@@ -176,4 +179,4 @@ def ask_llama_cpp(source: NamedModel, plan: Plan) -> Estimate:
         raise NoEstimate("{program} is built without CUDA", program=LLAMA_CPP)
     model, context, compute = (sum(int(row[column]) for row in rows) << 20 for column in (1, 2, 3))
     parts = {_WEIGHTS: model, template("keys and values"): context, _ACTIVATIONS: compute}
-    return Estimate({**parts, _CUDA: CONTEXT_BYTES})
+    return Estimate({**parts, _CUDA: CONTEXT_BYTES}, by="llama.cpp")

@@ -59,9 +59,9 @@ def adapters(shape: Shape, plan: Plan) -> int:
     return shape.layers * plan.rank * sum(a + b for a, b in matrices)
 
 
-def cached_bytes(shape: Shape, tokens: int, element: int) -> int:
-    """Return the keys and values of a sequence; layers with a window keep no more than that."""
-    kept = shape.full_layers * tokens + shape.windowed_layers * min(tokens, shape.window or tokens)
+def cached_bytes(shape: Shape, tokens: int, element: int, step: int = 0) -> int:
+    """Return the keys and values of a sequence; layers with a window keep that and the tokens of one step."""
+    kept = shape.full_layers * tokens + shape.windowed_layers * min(tokens, shape.window + step)
     return 2 * shape.kv_width * element * kept
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import operator
-import sys
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate, count, islice
+from itertools import accumulate, islice
 from typing import Any
 
 from wslgpud.advise.fit.plan import QUANTIZED, WEIGHT_BYTES, Plan
 from wslgpud.advise.fit.source import Kind
 
-#: answers given, and questions asked: each may take a model's real steps
-_MAX_KNOBS, _MAX_QUESTIONS = 4, 16
+#: Changes that are named; each question may take a model's real steps.
+_MAX_KNOBS = 4
+#: tokens, and pixels of a picture's side, that are not made fewer
 _SHORTEST, _MIN_SIDE = 512, 768
 
 
@@ -22,6 +23,7 @@ def turns(plan: Plan, kind: Kind) -> list[dict[str, Any]]:
     training, full = plan.mode != "inference", plan.mode == "training"
     language, pipeline = kind == "language", kind == "pipeline"
     shorter = min(plan.context, max(_SHORTEST, plan.context // 4))
+    colours, *sides = plan.input or (0,)
     every: list[tuple[bool, dict[str, Any]]] = [
         (training and (language or pipeline), {"checkpointing": True}),
         (pipeline and not training, {"tiling": True}),
@@ -29,7 +31,7 @@ def turns(plan: Plan, kind: Kind) -> list[dict[str, Any]]:
         (language or kind == "gguf", {"context": shorter}),
         (full, {"optimizer": "adamw8bit"}),
         *((True, {"precision": name}) for name in _smaller(plan, kind)),
-        (pipeline and min(plan.width, plan.height) > _MIN_SIDE, {"width": plan.width // 2, "height": plan.height // 2}),
+        (pipeline and min(sides) > _MIN_SIDE, {"input": (colours, *(side // 2 for side in sides))}),
         (language and full, {"mode": "lora", "precision": "bf16"}),
         (language and full, {"mode": "lora", "precision": "int4"}),
     ]
@@ -46,41 +48,26 @@ def _smaller(plan: Plan, kind: Kind) -> list[str]:
 
 def fitting(
     plan: Plan, known: list[dict[str, Any]], usable_bytes: int, total_bytes: Callable[[Plan], int]
-) -> list[tuple[Plan, int]]:
-    """Return the plans that fit instead of one that does not, and their bytes.
+) -> list[Plan]:
+    """Return the plans that fit instead of one that does not.
 
-    Those with a single change that is enough; else with all of them together, as far as needed, the least harmful
-    first. Before them that with the largest batch.
+    Those with a single change that is enough, with the largest batch and the longest context; else with all of them
+    together, as far as needed, the least harmful first. A plan may be asked for twice.
     """
-    asked = count()
 
-    def tried(changes: dict[str, Any]) -> tuple[Plan, int]:
-        changed = replace(plan, **changes)
-        return changed, total_bytes(changed) if next(asked) < _MAX_QUESTIONS else sys.maxsize
+    def taken(**changes: Any) -> int:
+        return total_bytes(replace(plan, **changes))
 
-    found = []
-    if best := largest_batch(lambda batch: total_bytes(replace(plan, batch=batch)), plan.batch, usable_bytes):
-        found.append((replace(plan, batch=best[0]), best[1]))
-    found += [answer for answer in map(tried, known) if answer[1] <= usable_bytes]
-    if not found:
-        together = (tried({**changes, "batch": 1}) for changes in accumulate(known, operator.or_))
-        found = [*islice((answer for answer in together if answer[1] <= usable_bytes), 1)]
-    return found[:_MAX_KNOBS]
+    def fits(changes: dict[str, Any]) -> bool:
+        return taken(**changes) <= usable_bytes
 
+    def largest(field: str, values: range) -> dict[str, Any]:
+        many = bisect_right(values, usable_bytes, key=lambda value: taken(**{field: value}))
+        return {field: values[many - 1]} if many else {}
 
-def largest_batch(total_bytes: Callable[[int], int], batch: int, usable_bytes: int) -> tuple[int, int] | None:
-    """Return the largest batch below ``batch``, which is too large, that fits and its bytes; None: not even one does.
-
-    Memory grows about evenly with the batch, so that each question is where a line between the last two meets the room.
-    """
-    if batch == 1 or (least := total_bytes(1)) > usable_bytes:
-        return None
-    low, high, most = 1, batch, 0
-    while high - low > 1:
-        even = low + (usable_bytes - least) * (high - low) // (most - least) if most else (low + high) // 2
-        middle = min(max(even, low + 1), high - 1)
-        if (total := total_bytes(middle)) <= usable_bytes:
-            low, least = middle, total
-        else:
-            high, most = middle, total
-    return low, least
+    contexts = range(_SHORTEST, plan.context, _SHORTEST)
+    single = [changes if "context" not in changes else largest("context", contexts) for changes in known]
+    enough = filter(fits, filter(None, [largest("batch", range(1, plan.batch)), *single]))
+    together = ({**changes, "batch": 1} for changes in accumulate(known, operator.or_))
+    found = [*islice(enough, _MAX_KNOBS)] or [*islice(filter(fits, together), 1)]
+    return [replace(plan, **changes) for changes in found]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from wslgpud.words import MessageError
+from wslgpud.words import MessageError, MessageLike
 
 Mode = Literal["inference", "lora", "training"]
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
@@ -39,8 +39,8 @@ CONTEXT_BYTES = 768 << 20
 class Plan:
     """The intended use of a model.
 
-    ``context`` is of language models; ``input`` the shape of one input of the others, None by their configuration;
-    ``width`` to ``tiling`` are of pipelines, in pixels: ``offload`` keeps models in RAM until they are needed,
+    ``context`` is of language models; ``input`` the shape of one input of the others or of a pipeline's picture, such
+    as 3 x 512 x 512, None by their configuration. Of a pipeline, ``offload`` keeps models in RAM until they are needed,
     ``tiling`` decodes pictures in tiles.
     """
 
@@ -53,8 +53,6 @@ class Plan:
     rank: int = 16
     targets: str = "attention"
     input: tuple[int, ...] | None = None
-    width: int = 1024
-    height: int = 1024
     offload: bool = False
     tiling: bool = False
 
@@ -67,13 +65,14 @@ class Estimate(NamedTuple):
     """Bytes by part (a template that names it) that a plan takes at least; ``spread_bytes`` more at most.
 
     A spread of 0 is an exact answer; None: nothing is known about the most. ``parameters`` is 0 where they are not
-    counted, ``torch`` the version that traced the model.
+    counted, ``by`` the program that was asked, and ``unmeasured`` names what was never compared with a real card.
     """
 
     parts: dict[str, int]
     spread_bytes: int | None = 0
     parameters: int = 0
-    torch: str = ""
+    by: MessageLike = ""
+    unmeasured: tuple[MessageLike, ...] = ()
 
     @property
     def total_bytes(self) -> int:

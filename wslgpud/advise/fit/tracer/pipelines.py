@@ -47,6 +47,8 @@ class Pipeline:
             self._adapt()
             stage.storages.load(steps.held(self.denoiser), "weights")
         if learns:
+            if job["checkpointing"]:
+                self.denoiser.enable_gradient_checkpointing()
             steps.train(self.denoiser, self._loss, stage)
             return
         self.model.eval()
@@ -72,8 +74,6 @@ class Pipeline:
         self.denoiser.requires_grad_(False)
         targets = ["to_k", "to_q", "to_v", "to_out.0"]
         self.denoiser.add_adapter(LoraConfig(r=self._stage.job["rank"], target_modules=targets))
-        if self._stage.job["checkpointing"]:
-            self.denoiser.enable_gradient_checkpointing()
 
     @contextmanager
     def _on_card(self, model: Any) -> Iterator[None]:
@@ -93,7 +93,7 @@ class Pipeline:
 
     def _latents(self, *, spread: bool = False) -> Any:
         job, config = self._stage.job, self.decoder.config
-        height, width = (job[side] // 2 ** (len(config.block_out_channels) - 1) for side in ("height", "width"))
+        height, width = (side // 2 ** (len(config.block_out_channels) - 1) for side in job["input"][1:])
         if self._flux and not spread:
             return self._random(job["batch"], height * width // 4, self.denoiser.config.in_channels)
         return self._random(job["batch"], config.latent_channels, height, width)
@@ -129,7 +129,7 @@ class Pipeline:
         with torch.no_grad():
             for text in self.texts:
                 self._read(text)
-            self.decoder.encode(self._random(job["batch"], 3, job["height"], job["width"]))
+            self.decoder.encode(self._random(job["batch"], *job["input"]))
         latents = self._latents()
         return torch.nn.functional.mse_loss(self._denoised(latents).float(), latents.float())
 
