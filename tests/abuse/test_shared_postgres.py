@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,19 @@ def shared(run: Run, server_target: str) -> Iterator[dict[str, str]]:
     run("DROP ROLE grafana, box_a, box_b")
 
 
-def one_tick(target: str, host: str, value: int) -> None:
-    with Store(target, host_name=host) as store:
+@contextmanager
+def copied(target: str, host: str, folder: Path) -> Iterator[Store]:
+    """Open a machine's history, all of which is on the server at the end."""
+    with Store(target, host_name=host, own_file=folder / f"{host}.db") as store:
+        yield store
+        assert store.flush()
+        assert store._central.writer.flush(300), store.stats().error
+
+
+def one_tick(target: str, host: str, value: int, folder: Path) -> None:
+    with copied(target, host, folder) as store:
         store.append(snapshot(T0, {(BYTES, "free"): value}))
         store.outbox.post("ntfy", {"text": f"from {host}"})
-        assert store.flush(), store.stats().error
 
 
 def values(target: str) -> list[object]:
@@ -68,11 +77,9 @@ def values(target: str) -> list[object]:
         return [point.value for point in reader.latest().values()]
 
 
-def test_machines_of_the_same_name_see_only_their_own_samples(shared: dict[str, str]) -> None:
-    with Store(shared["box_a"], host_name="pc") as a, Store(shared["box_b"], host_name="pc") as b:
-        for store, value in ((a, 1), (b, 2)):
-            store.append(snapshot(T0, {(BYTES, "free"): value}))
-            assert store.flush(), store.stats().error
+def test_machines_of_the_same_name_see_only_their_own_samples(shared: dict[str, str], tmp_path: Path) -> None:
+    for box, value in (("box_a", 1), ("box_b", 2)):
+        one_tick(shared[box], "pc", value, tmp_path / box)
 
     assert (values(shared["box_a"]), values(shared["box_b"])) == ([1], [2])
 
@@ -94,8 +101,8 @@ ATTACKS = (
 )
 
 
-def test_one_machine_can_touch_nothing_of_another(shared: dict[str, str], run: Run) -> None:
-    one_tick(shared["box_a"], "a", 1)
+def test_one_machine_can_touch_nothing_of_another(shared: dict[str, str], run: Run, tmp_path: Path) -> None:
+    one_tick(shared["box_a"], "a", 1, tmp_path)
 
     for attack in ATTACKS:
         with pytest.raises(DBAPIError, match=r"permission denied|must be owner"):
@@ -103,7 +110,9 @@ def test_one_machine_can_touch_nothing_of_another(shared: dict[str, str], run: R
     assert values(shared["box_a"]) == [1]
 
 
-def test_functions_planted_in_a_shared_schema_are_never_called(shared: dict[str, str], run: Run) -> None:
+def test_functions_planted_in_a_shared_schema_are_never_called(
+    shared: dict[str, str], run: Run, tmp_path: Path
+) -> None:
     """PostgreSQL before 15 lets everybody create in ``public``, which is on everybody's path."""
     run("GRANT ALL ON SCHEMA public TO PUBLIC")
     trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped as %', current_user; END $$"
@@ -118,7 +127,7 @@ def test_functions_planted_in_a_shared_schema_are_never_called(shared: dict[str,
         run(f"CREATE TABLE public.{table} (id bigint, version int)", "box_b")
         run(f"GRANT ALL ON public.{table} TO PUBLIC", "box_b")
 
-    one_tick(shared["box_a"], "a", 1)
+    one_tick(shared["box_a"], "a", 1, tmp_path)
 
     assert values(shared["box_a"]) == [1]
     with Reader(shared["box_a"]) as reader, reader.connected() as connection:
@@ -126,9 +135,9 @@ def test_functions_planted_in_a_shared_schema_are_never_called(shared: dict[str,
     assert run("SELECT id FROM public.outbox") == [], "nothing went where it could be read"
 
 
-def test_grafana_reads_both_and_writes_neither(shared: dict[str, str], run: Run) -> None:
-    one_tick(shared["box_a"], "a", 1)
-    one_tick(shared["box_b"], "b", 2)
+def test_grafana_reads_both_and_writes_neither(shared: dict[str, str], run: Run, tmp_path: Path) -> None:
+    one_tick(shared["box_a"], "a", 1, tmp_path)
+    one_tick(shared["box_b"], "b", 2, tmp_path)
 
     for box, value in (("box_a", 1), ("box_b", 2)):
         assert run("SELECT value FROM <box>.recent", "grafana", box=box) == [(value,)]
@@ -137,44 +146,45 @@ def test_grafana_reads_both_and_writes_neither(shared: dict[str, str], run: Run)
                 run(attack, "grafana", box=box)
 
 
-def test_nonsense_documents_do_not_keep_a_daemon_from_starting(server_target: str, run: Run) -> None:
+def test_nonsense_documents_do_not_keep_a_machine_from_copying(server_target: str, run: Run, tmp_path: Path) -> None:
     """In a schema that several may write to there is no protection, but nothing breaks either."""
-    one_tick(server_target, "a", 1)
+    one_tick(server_target, "a", 1, tmp_path)
     deep = "[" * 100_000
     for row in (
-        "learned VALUES (900, 0, 'ram', '<deep>'), (901, 0, 'gpu', '[]')",
         "outbox VALUES (902, 'ntfy', NULL, '<deep>', 0, 0, '', NULL)",
         "transition VALUES (903, 0, 0, 'ram', 'r', 0, 99, 'h', '<deep>', NULL)",
         "event VALUES (904, 0, 'k', 't', '<deep>')",
     ):
         run(f"INSERT INTO {row}", deep=deep)
 
-    with Store(server_target, host_name="a") as store:
-        assert store.learned == {}
-        assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
-        assert store.reader.transitions() == []
-        assert store.reader.events(-1, 1) == []
+    with copied(server_target, "a", tmp_path) as store:
+        store.append(snapshot(T0 + 1, {(BYTES, "free"): 2}))
+    with Reader(server_target, "a") as reader:
+        assert [delivery.payload for delivery in reader.deliveries(0, 1e11)] == [{"text": "from a"}]
+        assert (reader.transitions(), reader.events(-1, 1)) == ([], [])
+    assert values(server_target) == [2]
 
 
-def test_a_daemon_never_touches_the_rows_of_another_machine(server_target: str, run: Run) -> None:
-    one_tick(server_target, "a", 1)
-    one_tick(server_target, "b", 2)
+def test_a_daemon_never_touches_the_rows_of_another_machine(server_target: str, run: Run, tmp_path: Path) -> None:
+    one_tick(server_target, "a", 1, tmp_path)
+    one_tick(server_target, "b", 2, tmp_path)
     run("INSERT INTO rollup_minute (part, series, unit, base, n_0) VALUES (0, 4294967297, 1, 0, 1)")
 
-    with Store(server_target, host_name="a") as store:
-        assert [delivery.payload for delivery in store.outbox.unsent()] == [{"text": "from a"}]
-        (ref,) = store.reader.series(host="a")
-        assert store.reader.read(ref, T0 - 60, T0 + 60)
-    assert run("SELECT count(*) FROM outbox") == [(2,)]
+    one_tick(server_target, "a", 1, tmp_path)
+    with Reader(server_target, "a") as reader:
+        assert [delivery.payload["text"] for delivery in reader.deliveries(0, 1e11)] == ["from a"] * 2
+        (ref,) = reader.series(host="a")
+        assert reader.read(ref, T0 - 60, T0 + 60)
+    assert run("SELECT count(*) FROM outbox") == [(3,)]
 
 
-def test_a_series_forged_under_our_name_is_never_written_to(server_target: str, run: Run) -> None:
-    with Store(server_target, host_name="a"):
+def test_a_series_forged_under_our_name_is_never_written_to(server_target: str, run: Run, tmp_path: Path) -> None:
+    with copied(server_target, "a", tmp_path):
         pass
     run("INSERT INTO host VALUES (1, 'b', 0, NULL)")
     run("INSERT INTO series VALUES (4294967300, 0, 'made_bytes', 'gauge', '{\"kind\":\"free\"}', 1, 0)")
 
-    one_tick(server_target, "a", 1)
+    one_tick(server_target, "a", 1, tmp_path)
 
     (row,) = run("SELECT data FROM batch")
     assert "4294967300" not in str(row[0])

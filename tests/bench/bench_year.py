@@ -22,7 +22,6 @@ from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader, StoreStats, engines
-from wslgpud.store.batches import Slots
 from wslgpud.store.maintenance import Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
@@ -78,7 +77,7 @@ def deleting(file: Path) -> None:
     """Delete everything by the size limit, and print the duration of the longest slice."""
     taken = []
     with engines.writer_engine(str(file)).connect() as connection:
-        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(), Slots(), StoreStats())
+        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(time.time), StoreStats())
         more = True
         while more:
             began, cpu = time.monotonic(), time.thread_time()

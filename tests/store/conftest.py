@@ -14,7 +14,6 @@ from tests.support import servers
 from wslgpud.config import StoreSettings
 
 TIMESCALE = any(Path("/usr/share/postgresql").glob("*/extension/timescaledb.control"))
-SERVERS = ("server_target", "timescale_target")[: 1 + TIMESCALE]
 
 
 def _load(name):
@@ -51,12 +50,6 @@ def postgresql():
     preload = ["shared_preload_libraries=timescaledb"] if TIMESCALE else []
     with servers.postgresql("fsync=off", *preload) as server:
         yield server.url
-
-
-@pytest.fixture(params=["file", *(pytest.param(name, marks=pytest.mark.servers) for name in SERVERS)])
-def target(request):
-    """Where a history lies, on any engine."""
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

@@ -141,6 +141,16 @@ def settle(store, clock, seconds=300):
         assert time.monotonic() < deadline, store.stats()
 
 
+def copied(store, clock=None):
+    """Wait until all that the file holds is on the server, and, with a ``clock``, its upkeep there is done."""
+    assert store.flush()
+    assert store._central.writer.flush(300)
+    assert store.stats().replication_queue_ticks == 0
+    if clock is not None:
+        clock.now += 0.001
+        until(lambda: store._central.writer.flush(300) and store._central.stats.last_purge_wall == clock.now)
+
+
 def victims(file: str) -> None:
     """For each line "FIRST LAST" fork a writer of these ticks; tell its id, and each tick that is on disk."""
     for line in sys.stdin:

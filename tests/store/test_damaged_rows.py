@@ -67,7 +67,7 @@ def _everything(reader, made):
         (("batch", "data = values_with(data, ']', '}')", "min"), (1940, 1940)),
         (("batch", "data = values_with(data, ',', '000000000000000000,')", "max"), (1980, 1980)),
         (("batch", "data = values_with(values_with(data, ',', '.5,'), ']', '.5]')", "max"), (1980, 1980)),
-        (("batch", "data = all_with(data, '[[[', '[[')", "min"), (1940, 1940)),
+        (("batch", "data = all_with(data, '[[', '[')", "min"), (1940, 1940)),
         (("batch", "data = all_with(data, '[0,', '[x,')", "min"), (1940, 1940)),
         (("batch", "data = all_with(data, '\"', '')", ""), (1800, 1800)),
         (("batch", "data = all_with(data, 'processes', '')", "min"), (1940, 1940)),

@@ -100,7 +100,7 @@ def test_stress_runs_come_by_pages_the_newest_last(store, made):
 
 def test_accepted_alerts_are_written_at_once_refused_ones_later(made):
     woken = []
-    outbox = Outbox(WriteBuffer(), lambda: made.T0 + 0.12345, lambda: woken.append("wake"))
+    outbox = Outbox(WriteBuffer(lambda: made.T0), lambda: made.T0 + 0.12345, lambda: woken.append("wake"))
     for text in ("first", "second"):
         outbox.post("mail", {"text": text})
     first, second = outbox.unsent("mail")

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.pool import NullPool
 
+from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Transition
 from wslgpud.store import Reader, Store, StoreError, schema, upkeep, writer
 from wslgpud.words import Message
@@ -46,107 +47,102 @@ def _append(store, made, seconds, clock, value):
         store.append(made.snapshot(clock.now, {made.EVENTS: value + second, (made.BYTES, "x"): value}))
 
 
-def test_machines_sharing_a_database_each_keep_their_own_data(url, settings, made):
+@pytest.fixture
+def begun(url, settings, clock, tmp_path):
+    """Return a function that opens a machine's file, which is copied to the server."""
+
+    def go_on(name="pc", file=None, clock=clock):
+        return Store(url, settings, host_name=name, clock=clock, own_file=tmp_path / (file or f"{name}.db"))
+
+    return go_on
+
+
+def test_machines_sharing_a_database_each_keep_their_own_data(begun, url, made):
     clocks = [made.FakeClock(made.T0) for _ in range(3)]
-    stores = [Store(url, settings, host_name=f"pc{i}", clock=c) for i, c in enumerate(clocks)]
+    stores = [begun(f"pc{i}", clock=clock) for i, clock in enumerate(clocks)]
     for i, store in enumerate(stores):
         _append(store, made, range(2000), clocks[i], value=i * 10_000)
-        assert store.flush()
-    for store, clock in zip(stores, clocks, strict=True):
-        made.settle(store, clock)
         store.outbox.record(
-            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
+            Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
-        assert len(store.outbox.unsent()) == 1
+        made.copied(store, clocks[i])
         assert store.close()
-    reader = Reader(url)
-    refs = reader.series("made_events")
-    assert [ref.host for ref in refs] == ["pc0", "pc1", "pc2"]
-    for i, ref in enumerate(refs):
-        points = reader.read(ref, made.T0, made.T0 + 3000)
-        assert [p.value for p in points] == [i * 10_000 + second for second in range(2000)]
-        assert [b.n for b in reader.summaries(ref, made.T0, made.T0 + 3000, 900)] == [900, 900, 200]
-        assert reader.latest()[ref].value == i * 10_000 + 1999
-    assert len(reader.transitions()) == 3
-    reader.close()
+    with Reader(url) as reader:
+        refs = reader.series("made_events")
+        assert [ref.host for ref in refs] == ["pc0", "pc1", "pc2"]
+        for i, ref in enumerate(refs):
+            points = reader.read(ref, made.T0, made.T0 + 3000)
+            assert [p.value for p in points] == [i * 10_000 + second for second in range(2000)]
+            assert [b.n for b in reader.summaries(ref, made.T0, made.T0 + 3000, 900)] == [900, 900, 200]
+            assert reader.latest()[ref].value == i * 10_000 + 1999
+        assert len(reader.transitions()) == 3
     hosts = made.query(url, "SELECT DISTINCT host FROM recent ORDER BY host")
     assert hosts == [("pc0",), ("pc1",), ("pc2",)]
 
 
-def test_two_daemons_of_one_name_are_told_apart(url, settings, clock):
-    with Store(url, settings, host_name="pc", clock=clock):
-        second = Store(url, settings, host_name="pc", clock=clock)
-        assert "another wslgpud writes for the host pc" in str(second.stats().error)
-        second.close()
+def test_two_daemons_of_one_name_are_told_apart(begun, made):
+    with begun() as first:
+        made.copied(first)
+        with begun(file="other.db") as second:
+            made.until(lambda: "another wslgpud writes for the host pc" in str(second.stats().error))
 
 
-def test_a_server_that_throws_everybody_out_is_found_again(url, settings, clock, made, administer):
-    with Store(url, settings, host_name="pc", clock=clock) as store:
+def test_a_server_that_throws_everybody_out_is_found_again(begun, url, clock, made, administer):
+    with begun() as store:
         _append(store, made, range(10), clock, value=0)
-        assert store.flush()
+        made.copied(store)
         administer("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
         _append(store, made, range(10, 20), clock, value=0)
         assert store.flush()
-        assert store.stats().write_errors_total > 0
-        assert [v for _, v in made.read_all(store.reader, "made_events")] == list(range(20))
+        made.copied(store)
+        with Reader(url) as reader:
+            assert [v for _, v in made.read_all(reader, "made_events")] == list(range(20))
 
 
-def test_the_daemon_starts_even_if_the_db_server_is_not_up_yet(settings, clock, made):
-    url = "postgresql+psycopg://me:secret@127.0.0.1:1/nowhere"
-    store = Store(url, settings, host_name="pc", clock=clock)
-    _append(store, made, range(10), clock, value=0)
-    stats = store.stats()
-    assert stats.queue_ticks == 10
-    assert "127.0.0.1" in str(stats.error)
-    assert "secret" not in str(stats.error)
-    store.close()
-
-
-def test_an_address_without_a_driver_says_what_to_install(settings):
+def test_an_address_without_a_driver_says_what_to_install(settings, file):
     with pytest.raises(StoreError, match="pip install"):
-        Store("postgresql+nodriver://me@127.0.0.1/x", settings)
+        Store("postgresql+nodriver://me@127.0.0.1/x", settings, own_file=file)
 
 
-def test_a_late_server_gets_queued_data_under_the_right_machine(url, settings, clock, made, administer):
-    name = url.rpartition("/")[2]
+def test_a_server_that_is_away_is_named_without_its_password(settings, clock, made, file):
+    away = "postgresql+psycopg://me:secret@127.0.0.1:1/nowhere"
+    with Store(away, settings, host_name="pc", clock=clock, own_file=file) as store:
+        _append(store, made, range(3), clock, value=0)
+        assert store.flush()
+        made.until(lambda: store.stats().replication_queue_ticks == 3)
+        made.until(lambda: "127.0.0.1" in str(store.stats().error))
+        assert "secret" not in str(store.stats().error)
+        assert store.stats().queue_ticks == 0
+
+
+def test_what_changes_its_kind_or_is_sent_later_does_so_there_too(begun, url, clock, made):
     change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x"))
-    values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]
-    with Store(url, settings, host_name="one", clock=clock) as store:
-        store.append(made.snapshot(made.T0, values[0]))
-        store.learn("ram", {"of": "one"})
-        store.outbox.record(change, {"mail": {"of": "one"}})
-    administer(f"ALTER DATABASE {name} RENAME TO {name}_away")
-    with Store(url, settings, host_name="two", clock=clock) as store:
-        assert "does not exist" in str(store.stats().error)
-        store.append(made.snapshot(made.T0, values[1]))
-        store.append(made.snapshot(made.T0 + 1, values[1]))
-        store.learn("ram", {"of": "two"})
-        store.outbox.record(change, {"mail": {"of": "two"}, "ntfy": {"of": "two"}})
-        store.outbox.tried(store.outbox.unsent("ntfy")[0].id, done=True)
-        administer(f"ALTER DATABASE {name}_away RENAME TO {name}")
-        assert store.flush()
-    with Reader(url) as reader:
-        assert {(ref.host, ref.metric): [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series()} == {
-            ("one", "made_events"): [1],
-            ("one", "made_ratio"): [0.5],
-            ("two", "made_events"): [100, 100],
-            ("two", "made_ratio"): [0.25, 0.25],
-        }
-    for host in ("one", "two"):
-        with Store(url, settings, host_name=host, clock=clock) as store:
-            assert store.learned["ram"].document == {"of": host}
-            assert [delivery.payload for delivery in store.outbox.unsent()] == [{"of": host}]
-            assert [number for number, _ in store.reader.transitions()] == [store.outbox.unsent()[0].transition_id]
+    for kind in ("gauge", "counter"):
+        with begun() as store:
+            store.append(made.snapshot(clock.now, {MetricSpec("made_thing", kind, "", "A thing."): 1}), urgent=True)
+            store.outbox.record(change, {"mail": {"text": kind}})
+            made.copied(store)
+            clock.now += 5
+            store.outbox.tried(store.outbox.unsent()[0].id, done=True)
+            made.copied(store)
+    with Reader(url, "pc") as reader:
+        assert [*reader.kinds("made_thing").values()] == ["counter"]
+        assert [(one.payload["text"], one.done_wall) for one in reader.deliveries(0, 1e10)] == [
+            ("gauge", made.T0 + 5),
+            ("counter", made.T0 + 10),
+        ]
+        numbers = [number for number, _ in reader.transitions()]
+        assert [one.transition_id for one in reader.deliveries(0, 1e10)] == numbers
 
 
-def test_a_reader_sees_one_moment_while_ticks_are_sealed(url, settings, clock, made):
-    with Store(url, settings, host_name="pc", clock=clock) as store:
+def test_a_reader_sees_one_moment_while_ticks_are_sealed(begun, url, clock, made):
+    with begun() as store, Reader(url) as reader:
         _append(store, made, range(890), clock, value=0)
-        assert store.flush()
-        with store.reader.connected() as connection:
+        made.copied(store)
+        with reader.connected() as connection:
             newest = select(func.count()).select_from(schema.batch)
             before = connection.scalar(newest)
             _append(store, made, range(900, 910), clock, value=0)
-            made.settle(store, clock)
-            assert store.stats().rows["chunk"] == 1
+            made.copied(store, clock)
+            assert store._central.stats.rows["chunk"] == 1
             assert connection.scalar(newest) == before

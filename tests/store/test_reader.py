@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from wslgpud.model import Event, Forecast, Level, Transition
@@ -18,13 +21,21 @@ def change(made, second, rule="r", resource="ram"):
 @pytest.fixture
 def filled(file, settings, clock, made):
     """The history of a machine with four events and changes of level, and of another with one of each."""
-    for host, seconds in (("pc", (0, 2, 1, 3)), ("other", (2,))):
+    for host, seconds in (("other", (2,)), ("pc", (0, 2, 1, 3))):
         with Store(file, settings, host_name=host, clock=clock) as store:
             for second in seconds:
                 event = Event("odd" if second % 2 else "even", made.T0 + second, f"event {second}", {"n": second})
                 store.append(made.snapshot(made.T0 + 10 * second, {made.EVENTS: second}, events=(event,)))
                 store.outbox.record(change(made, second, f"rule {second % 2}", f"gpu{second}"), {})
             assert store.flush()
+        if host == "other":  # as on a server, where each machine has a range of ids
+            with closing(sqlite3.connect(file)) as database, database:
+                database.execute("UPDATE host SET id = 1")
+                database.execute("UPDATE series SET host = 1, id = id + (1 << 32)")
+                for table in ("batch", "chunk", "event", "transition", "daemon_run"):
+                    key = "slot = slot + (1 << 34), id" if table == "batch" else "id"
+                    database.execute(f"UPDATE {table} SET {key} = id + (1 << 34)")
+                database.execute("INSERT INTO host (id, name, sealed) VALUES (0, 'pc', 0)")
     return file
 
 

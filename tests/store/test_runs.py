@@ -1,4 +1,4 @@
-"""What earlier runs left: how the last one ended, what they learned, and what lies under other names of the machine."""
+"""What earlier runs left: how the last one ended, and what they learned."""
 
 from __future__ import annotations
 
@@ -69,19 +69,6 @@ def test_a_stress_run_is_found_by_time_and_card(run, made, file):
         store.record_stress(StressResult(made.T0 + 0.5, "GPU-a", 0, "RTX", "passed"))
         assert store.flush()
     assert made.query(file, "SELECT ms, gpu, verdict FROM stress_run") == [(made.T0 * 1000 + 500, "GPU-a", "passed")]
-
-
-def test_names_with_ticks_left_are_known_with_their_last_run(run, made, monkeypatch):
-    monkeypatch.setattr(upkeep.Upkeep, "__call__", lambda *_: False)
-    runs = {}
-    for name in ("first", "second", "first", "none"):
-        with run(name) as store:
-            if name != "none":
-                store.append(made.snapshot(made.T0, {made.EVENTS: 1}), urgent=True)
-                runs[name] = store._run_id
-            assert store.flush()
-    with run("new") as store:
-        assert dict(store._earlier_names()) == runs
 
 
 def test_the_latest_value_comes_from_the_newest_quarter_hour(run, clock, made, monkeypatch):

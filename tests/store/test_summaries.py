@@ -106,8 +106,8 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
             ]
 
 
-def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_summaries_join_what_is_sealed_with_what_is_not(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, [*range(0, 1000, 2), *range(4000, 2 * HOUR + 700)], clock)
         for pattern, key in [("made_ratio", made.RATIO), ("made_events", made.EVENTS)]:
             (ref,) = store.reader.series(pattern)
@@ -128,8 +128,8 @@ def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock,
                     assert bucket.total == pytest.approx(sum(values))
 
 
-def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_anyone_can_query_minutes_and_hours_with_sql(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, range(HOUR + 10), clock)
     for metric, label, key in [
         ("made_bytes", "%moving%", (made.BYTES, "moving")),
@@ -138,7 +138,7 @@ def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, ma
     ]:
         for view, step in (("minute", 60), ("hour", HOUR)):
             rows = made.query(
-                target,
+                file,
                 f"SELECT time, n, min, max, sum, last FROM {view}"
                 " WHERE metric = :metric AND labels LIKE :label ORDER BY time",
                 metric=metric,
@@ -163,8 +163,8 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
     assert all(len(codec.encode([*codec.Sheet(data).find(steady)[2]])) < 50 for data in sheets)
 
 
-def test_a_clock_set_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_a_clock_set_back_an_hour_repeats_and_loses_nothing(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         seconds = [*range(3000, 6000), *range(2400 + 0, 5000), *range(5000, 9000)]
         for second in seconds:
             clock.now = made.T0 + second
@@ -194,23 +194,23 @@ def test_ten_ticks_a_second_are_sealed_early_and_summed_up_right(file, settings,
         assert [p.value for p in store.reader.read(ref, 0, 1e10)] == list(range(count))
 
 
-def test_after_downtime_leftovers_are_sealed_and_summed_up_once(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_after_downtime_leftovers_are_sealed_and_summed_up_once(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         _fill(store, made, range(600), clock)
     for _ in range(3):
-        with Store(target, settings, host_name="pc", clock=clock) as store:
+        with Store(file, settings, host_name="pc", clock=clock) as store:
             clock.now += 5 * HOUR
             store.append(made.snapshot(clock.now, {made.EVENTS: 1}))
             made.settle(store, clock)
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         (ref,) = store.reader.series("made_ratio")
         (hour,) = store.reader.summaries(ref, made.T0, clock.now, HOUR)
         assert hour.n == 600
         assert hour.total == pytest.approx(sum(s % 7 / 8 for s in range(600)))
 
 
-def test_latest_knows_series_that_only_lie_in_sealed_blocks(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_latest_knows_series_that_only_lie_in_sealed_blocks(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         store.append(made.snapshot(made.T0, {made.RATIO: 0.5, made.EVENTS: 9}))
         clock.now = made.T0 + 901
         store.append(made.snapshot(clock.now, {made.RATIO: 0.25}))
@@ -219,8 +219,8 @@ def test_latest_knows_series_that_only_lie_in_sealed_blocks(target, settings, cl
     assert found == {"made_ratio": (made.T0 + 901, 0.25), "made_events": (made.T0, 9)}
 
 
-def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_processes_come_back_from_sealed_chunks(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(0, 1800, 5):
             clock.now = made.T0 + second
             process = ProcessSample(7, 99, "cc1plus", second * 2**20, 0)
@@ -230,8 +230,8 @@ def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
     assert [(p.wall - made.T0, p.rss_bytes) for p in seen] == [(s, s * 2**20) for s in range(100, 1800, 5)]
 
 
-def test_an_ended_series_still_has_its_last_value_and_time(target, settings, clock, made):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
+def test_an_ended_series_still_has_its_last_value_and_time(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(1000):
             clock.now = made.T0 + second
             ended = {made.EVENTS: second} if second < 700 else {}

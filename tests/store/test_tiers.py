@@ -75,14 +75,14 @@ def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock,
         assert [second for second, _ in made.read_all(store.reader)] == list(range(35, 1900))
 
 
-def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, made):
-    with Store(target, host_name="pc", clock=clock) as store:
+def test_a_history_knows_what_it_holds_and_that_it_is_sound(file, clock, made):
+    with Store(file, host_name="pc", clock=clock) as store:
         for second in range(1000):
             clock.now = made.T0 + second
             values = {made.RATIO: second / 1000, **({made.EVENTS: second} if second % 3 else {})}
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
-        with Reader(str(target)) as reader:
+        with Reader(str(file)) as reader:
             found = info(reader)
             assert audit(reader, lambda *_: None) == []
     assert found.samples == 1000 + 666

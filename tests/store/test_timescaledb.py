@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from wslgpud.store import Store, upkeep
+from wslgpud.store import Reader, Store, upkeep
 
 pytestmark = pytest.mark.servers
 HYPERTABLES = "SELECT hypertable_name FROM timescaledb_information.hypertables ORDER BY 1"
@@ -26,22 +26,27 @@ def administer(target, *statements):
             connection.exec_driver_sql(statement)
 
 
-def write(target, settings, made, clock, seconds):
-    with Store(target, settings, host_name="pc", clock=clock) as store:
-        for second in seconds:
-            clock.now = made.T0 + second
-            store.append(made.snapshot(clock.now, {made.EVENTS: second, made.RATIO: second % 7 / 8}))
-        made.settle(store, clock)
-        return {
-            step: [
-                store.reader.summaries(ref, made.T0 - DAY, made.T0 + 400 * DAY, step) for ref in store.reader.series()
-            ]
-            for step in (60, 3600)
-        }
+@pytest.fixture
+def write(file, settings, made, clock):
+    """Return a function that copies ticks to a server, and returns its summaries."""
+
+    def write(target, seconds):
+        with Store(target, settings, host_name="pc", clock=clock, own_file=file) as store:
+            for second in seconds:
+                clock.now = made.T0 + second
+                store.append(made.snapshot(clock.now, {made.EVENTS: second, made.RATIO: second % 7 / 8}))
+            made.copied(store, clock)
+        with Reader(target) as reader:
+            return {
+                step: [reader.summaries(ref, made.T0 - DAY, made.T0 + 400 * DAY, step) for ref in reader.series()]
+                for step in (60, 3600)
+            }
+
+    return write
 
 
-def test_a_new_database_has_hypertables_with_a_chunk_per_period(timescale_target, settings, made, clock):
-    summed = write(timescale_target, settings, made, clock, range(0, 100 * DAY, DAY))
+def test_a_new_database_has_hypertables_with_a_chunk_per_period(timescale_target, made, write):
+    summed = write(timescale_target, range(0, 100 * DAY, DAY))
     assert made.query(timescale_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
     ((chunks,),) = made.query(timescale_target, "SELECT count(*) FROM show_chunks('rollup_minute')")
     assert chunks >= 100 // 30
@@ -51,28 +56,27 @@ def test_a_new_database_has_hypertables_with_a_chunk_per_period(timescale_target
     ]
 
 
-def test_tables_from_before_the_extension_become_hypertables(server_target, request, settings, made, clock):
-    before = write(server_target, settings, made, clock, range(0, 10_000, 10))
+def test_tables_from_before_the_extension_become_hypertables(server_target, request, made, write):
+    before = write(server_target, range(0, 10_000, 10))
     request.getfixturevalue("timescale_target")
-    after = write(server_target, settings, made, clock, range(10_000, 10_001))
+    after = write(server_target, range(10_000, 10_001))
     assert made.query(server_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
     assert after[60][0][: len(before[60][0]) - 1] == before[60][0][:-1]
 
 
-def test_compressed_minutes_are_read_joined_and_deleted_as_ever(timescale_target, settings, made, clock):
-    before = write(timescale_target, settings, made, clock, range(0, 10_000, 10))
+def test_compressed_minutes_are_read_joined_and_deleted_as_ever(timescale_target, made, clock, write):
+    before = write(timescale_target, range(0, 10_000, 10))
     administer(
         timescale_target,
         "ALTER TABLE rollup_minute SET (timescaledb.compress, timescaledb.compress_segmentby = 'series',"
         " timescaledb.compress_orderby = 'part')",
         "SELECT compress_chunk(c) FROM show_chunks('rollup_minute') c",
     )
-    again = write(timescale_target, settings, made, clock, range(10_000, 10_001))
+    again = write(timescale_target, range(10_000, 10_001))
     assert again[60][0][: len(before[60][0]) - 1] == before[60][0][:-1]
     # a clock that went back adds to minutes that are compressed
-    joined = write(timescale_target, settings, made, clock, range(5, 3605, 10))
+    joined = write(timescale_target, range(5, 3605, 10))
     assert sum(b.n for b in joined[60][0]) == 1000 + 1 + 360
     clock.now = made.T0 + 500 * DAY
-    with Store(timescale_target, settings, host_name="pc", clock=clock) as store:
-        made.settle(store, clock)
+    write(timescale_target, ())
     assert made.query(timescale_target, "SELECT count(*) FROM rollup_minute") == [(0,)]

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, schema, upkeep, wal
-from wslgpud.store.batches import Slots
+from wslgpud.store import engines, schema, upkeep
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
@@ -19,17 +18,16 @@ DAY = 86400.0
 
 @pytest.fixture
 def mono(monkeypatch, made):
-    """The monotonic clock of upkeep and log, which stands still until it is set."""
+    """The monotonic clock of upkeep, which stands still until it is set."""
     clock = made.FakeClock(1000.0)
-    for module in (upkeep, wal):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.mono))
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=clock.mono))
     return clock
 
 
 @pytest.fixture
 def kept(mono, clock):
     """The upkeep of a history, with a wall clock that is set apart from the monotonic one."""
-    return Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), StoreStats())
+    return Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
 
 
 def test_a_clock_is_trusted_only_after_ten_steady_minutes(kept, mono, clock):
@@ -48,7 +46,7 @@ def test_a_clock_is_trusted_only_after_ten_steady_minutes(kept, mono, clock):
     ("pages", "free", "shrinks"), [(2000, 256, False), (2000, 257, True), (10_000, 1000, False), (10_000, 1001, True)]
 )
 def test_free_pages_are_returned_beyond_a_tenth_of_the_file(tmp_path, monkeypatch, mono, clock, pages, free, shrinks):
-    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), StoreStats())
+    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
     scripts = []
     monkeypatch.setattr(engines, "page_counts", lambda _: (pages, free, 4096))
     monkeypatch.setattr(engines, "run_outside", lambda _, script: scripts.append(script))
@@ -75,7 +73,7 @@ def connection(tmp_path):
 )
 def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, connection, table, most):
     stats = StoreStats()
-    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(), Slots(), stats)
+    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), stats)
     values = {"ms": 0, "created_ms": 0, "started_ms": 0, "attempts": 0, "mono": 0, "old": 0, "new": 1, "clean": 1}
     row = {column.name: values.get(column.name, "") for column in table.c if not column.nullable}
     with connection.begin():
@@ -99,7 +97,7 @@ def with_hours(connection, metric, numbers, *, part):
 
 def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connection):
     stats = StoreStats()
-    kept = Upkeep(StoreSettings(hour_days=1, minute_days=1, raw_days=1), clock.wall, WriteBuffer(), Slots(), stats)
+    kept = Upkeep(StoreSettings(hour_days=1, minute_days=1, raw_days=1), clock.wall, WriteBuffer(clock.wall), stats)
 
     def forgotten(after_seconds: float) -> int:
         mono.now += after_seconds
@@ -118,7 +116,7 @@ def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connecti
 
 def test_series_in_use_and_of_a_clock_ahead_count_as_seen_now(mono, clock, connection):
     buffer = SimpleNamespace(host_id=0, in_use=lambda: {1})
-    kept = Upkeep(StoreSettings(), clock.wall, buffer, Slots(), StoreStats())
+    kept = Upkeep(StoreSettings(), clock.wall, buffer, StoreStats())
     with connection.begin():
         with_hours(connection, "m", [1], part=0)
         with_hours(connection, "n", [2], part=clock.now + 9 * DAY)
@@ -135,7 +133,7 @@ def test_series_in_use_and_of_a_clock_ahead_count_as_seen_now(mono, clock, conne
 )
 def test_names_without_samples_make_room_once_there_are_512(mono, clock, connection, names, after_days, left):
     stats, days = StoreStats(), {"raw_days": 1, "minute_days": 2, "hour_days": 4}
-    kept = Upkeep(StoreSettings(**days), clock.wall, WriteBuffer(), Slots(), stats)
+    kept = Upkeep(StoreSettings(**days), clock.wall, WriteBuffer(clock.wall), stats)
     with connection.begin():
         with_hours(connection, "m", range(names), part=100 * DAY)
         with_hours(connection, "few", [600], part=100 * DAY)
@@ -188,21 +186,3 @@ def test_a_clock_that_was_years_ahead_puts_no_check_off(file, clock):
     clock.now += DAY
     check()
     assert check._thread is not None
-
-
-def test_commits_in_calm_are_synced_within_25_seconds(tmp_path, mono):
-    file = tmp_path / "h.db"
-    log = wal.Wal(engines.writer_engine(str(file)).connect(), file)
-    mono.now += 24.9
-    assert not log.due
-    mono.now += 0.1
-    assert log.due
-    log.connection.exec_driver_sql("CREATE TABLE t (x)")
-    log.connection.commit()
-    log.sync()
-    assert not log.due
-    assert log.inode == engines.identity(engines.log_path(file))
-    assert b"CREATE TABLE t" not in file.read_bytes()
-    log.checkpoint()
-    assert b"CREATE TABLE t" in file.read_bytes()
-    log.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
@@ -289,7 +289,7 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     # SQLite does not report disk errors while it checkpoints its log by itself
-    settings = ("journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0", "journal_size_limit = 2097152")
+    settings = ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0", "journal_size_limit = 2097152")
     for setting in (*settings, "cache_size = -2048", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {setting}")
 
@@ -375,6 +375,10 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
     create(connection, name)
     postgresql.make_hypertables(connection, CHUNK_SECONDS)
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
+    if number is None and not postgresql.is_server(connection):
+        # a file is of one machine, which was renamed
+        number = connection.scalar(select(func.min(host.c.id)))
+        connection.execute(update(host).where(host.c.id == number).values(name=host_name))
     if number is None:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
         connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
@@ -385,3 +389,9 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
             host_name=host_name,
         )
     return number
+
+
+def last_row(connection: Connection, host: int) -> int:
+    """Return the last id of a host's rows of any kind."""
+    queries = (select(func.max(table.c.id)).where(schema.of_host(table, host)) for table in schema.NUMBERED)
+    return max(schema.row_range(host)[0], *(connection.scalar(query) or 0 for query in queries))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -15,12 +16,20 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.words import MessageError, known, say
+from wslgpud.words import MessageError, MessageLike, cause, known, say
 
 log = logging.getLogger(__name__)
 
 #: exceptions from decoding a damaged row
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error, struct.error)
+
+
+_REMEDIES = {
+    errno.EDQUOT: say("delete files of this user, or raise its quota"),
+    errno.ENOSPC: say("free some space or name another folder in store.path"),
+    errno.EROFS: say("mount the file system writable again; the kernel log (dmesg) shows why it is not"),
+    errno.EIO: say("the disk fails: see the kernel log (dmesg), and name another folder in store.path"),
+}
 
 
 class StoreError(MessageError):
@@ -41,10 +50,6 @@ class ForeignDatabaseError(NotADatabaseError):
 
 class UnwritableError(StoreError):
     """The folder or the file cannot be written, or not with concurrent readers."""
-
-
-class LostWriteError(StoreError):
-    """The disk has lost written data."""
 
 
 class MissingDriverError(StoreError):
@@ -114,3 +119,21 @@ def _forbidden(target: str) -> bool:
     except OSError:
         return False
     return not os.access(target, os.R_OK)
+
+
+def refusal(lock: Path) -> tuple[MessageLike, MessageLike]:
+    """Return why writing beside a database fails, tried with its empty ``lock`` file, and the remedy, as far as known.
+
+    SQLite reports an exhausted quota as a "disk I/O error", like a broken disk.
+    """
+    try:
+        descriptor = os.open(lock, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.pwrite(descriptor, bytes(4096), 0)
+            os.fsync(descriptor)
+        finally:
+            os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+    except OSError as error:
+        return cause(error), _REMEDIES.get(error.errno or 0, "")
+    return "", ""

@@ -222,13 +222,13 @@ def info(reader: Reader) -> Info:
     """Examine a history; a month takes seconds."""
     with reader.connected() as connection:
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
-        series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
+        count = connection.scalar(select(func.count()).select_from(schema.series)) or 0
         newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
         batch = schema.batch.c
         last = connection.execute(select(batch.ms, batch.data).order_by(batch.ms.desc()).limit(1)).first()
         with gap("the newest ticks"):
-            groups = [] if last is None else parsed(last.ms, last.data).groups
-            newest = max((times[-1] for times, _ in groups), default=newest)
+            series = {} if last is None else parsed(last.ms, last.data).series
+            newest = max((times[-1] for times, _ in series.values()), default=newest)
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
     path = reader.path
@@ -236,7 +236,7 @@ def info(reader: Reader) -> Info:
     return Info(
         version=reader.version,
         hosts=hosts,
-        series=series,
+        series=count,
         file_bytes=total,
         wal_bytes=engines.size_of(path and engines.log_path(path)) or 0,
         free_bytes=free,
@@ -255,7 +255,7 @@ def _samples(connection: Connection) -> int:
             total += Sheet(data).count()
     for ms, data in connection.execute(select(batch.ms, batch.data).where(schema.unsealed)):
         with gap("ticks from %d on", ms):
-            total += sum(len(times) * len(values) for times, values in parsed(ms, data).groups)
+            total += sum(len(times) for times, _ in parsed(ms, data).series.values())
     return total
 
 

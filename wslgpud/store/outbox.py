@@ -35,14 +35,13 @@ class Outbox:
         self._unsent: dict[int, Delivery] = {}
         self._loaded = False
 
-    def load(self, connection: Connection, first_id: int, last_id: int) -> None:
-        """Load the deliveries of these ids that no channel has accepted yet."""
+    def load(self, connection: Connection) -> None:
+        """Load the deliveries that no channel has accepted yet."""
         if self._loaded:
             # deliveries sent meanwhile may not be marked in the file yet
             return
         box = schema.outbox
-        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
-        query = query.order_by(box.c.id.desc()).limit(MAX_LOADED)
+        query = select(box).where(box.c.done_ms.is_(None)).order_by(box.c.id.desc()).limit(MAX_LOADED)
         earlier: dict[int, Delivery] = {}
         for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):
@@ -71,10 +70,9 @@ class Outbox:
     def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
         text = json.dumps(payload, ensure_ascii=False)
         created_ms = round(self._wall() * 1000)
-        row = {"channel": channel, "payload": text, "created_ms": created_ms}
-        row |= {"attempts": 0, "error": "", "done_ms": None}
+        row = {"channel": channel, "transition": transition_id, "payload": text, "created_ms": created_ms}
         with self._lock:
-            number = self._buffer.insert(schema.outbox, row, transition=transition_id)
+            number = self._buffer.insert(schema.outbox, row | {"attempts": 0, "error": "", "done_ms": None})
             self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_ms / 1000)
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
@@ -93,8 +91,8 @@ class Outbox:
             if done:
                 del self._unsent[delivery_id]
         done_ms = round(self._wall() * 1000) if done else None
-        tried = update(schema.outbox).values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
-        final = self._buffer.final_row
-        self._buffer.write(lambda on: on.execute(tried.where(schema.outbox.c.id == final(delivery_id))))
+        tried = update(schema.outbox).where(schema.outbox.c.id == delivery_id)
+        tried = tried.values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
+        self._buffer.later(lambda connection: connection.execute(tried))
         if done:
             self._wake()

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text, update
@@ -23,11 +22,10 @@ from wslgpud.store.batches import renumbered
 from wslgpud.store.codec import unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
-from wslgpud.store.schema import insert_new
 from wslgpud.store.series_ids import SeriesKey
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Upkeep
-from wslgpud.store.write_buffer import Waiting
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
@@ -39,14 +37,11 @@ _MEASURED = (schema.chunk, schema.batch, schema.event, schema.MINUTES.table, sch
 _ROW_BYTES = 56
 #: rows of a table copied per transaction
 _AT_ONCE = 500
-#: open rows followed after a start: as many as the upkeep leaves of any table here
+#: unsent messages followed after a start: as many as the upkeep leaves of them here
 _MAX_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
-_TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run, schema.learned, schema.daemon_run)
-#: for rows that change once after creation: the column that is null until then
-_ENDS = {schema.outbox: schema.outbox.c.done_ms, schema.daemon_run: schema.daemon_run.c.stopped_ms}
-_batch, _series = schema.batch.c, schema.series.c
-_CREATED = select(func.min(schema.schema_migration.c.applied_ms))
+_TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run)
+_batch, _box, _series = schema.batch.c, schema.outbox.c, schema.series.c
 
 
 class _Source(NamedTuple):
@@ -57,55 +52,48 @@ class _Source(NamedTuple):
     #: id of the machine that wrote it, empty where unknown
     machine: str
     #: id and start of the last run that copied: a file without it was restored from a backup, or is a copy
-    run: tuple[int, int]
-    #: offset of ids in the server to ids in the file
-    shift: int
+    run: Sequence[int]
+    #: offset of ids in the server to ids in the file; None: to be chosen
+    shift: int | None
     #: table -> id in the file of the last copied row
     copied: dict[str, int]
 
 
-_NOTHING = _Source(0, "", (0, 0), 0, {})
+class _Rows(NamedTuple):
+    """Rows of the file by table, to be copied in one transaction; batches parsed."""
+
+    rows: dict[Table, list[dict[str, Any]]]
+    #: ids of their series in the file that the server's are not known of -> rows
+    series: dict[str, Any]
 
 
 class ReplicationSource:
     """Replaces ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
 
     waiting_place = "on this machine's disk"
+    sealable_row = 1 << 62
 
-    def __init__(
-        self, file: str, host: str, machine: str, run_row: Callable[[], int | None], copied: Callable[[int, int], None]
-    ) -> None:
-        """``copied`` gets the host in the ``file`` and the id up to which its batches may be sealed.
-
-        ``run_row`` returns the id of the run that wrote them last.
-        """
-        self._file, self._host, self._machine, self._run_row, self._copied = file, host, machine, run_row, copied
+    def __init__(self, file: str, host: str, machine: str, buffer: WriteBuffer) -> None:
+        """``buffer`` is told up to which id the batches in the ``file`` may be sealed."""
+        self._file, self._host, self._machine, self._buffer = file, host, machine, buffer
         self._reader: Reader | None = None
-        self._source = _NOTHING
-        self._run = (0, 0)
-        #: id of the machine in the file
-        self._low = 0
+        self._source = _Source(0, "", (0, 0), None, {})
         #: id of the machine in the server
         self.host_id = 0
-        self._sealable_row = 0
         #: id of a series in the file, as in its batches -> in the server
         self._numbers: dict[str, int] = {}
-        #: ids in the file of the copied rows that have not ended there
-        self._open: dict[Table, set[int]] = {table: set() for table in _ENDS}
-        self._new: list[tuple[int, SeriesKey]] = []
-        self._rows: dict[Table, list[dict[str, Any]]] = {}
-        self._ended: dict[Table, list[dict[str, Any]]] = {}
-        self._batches: list[dict[str, Any]] = []
+        #: ids in the file of the copied messages that were unsent
+        self._open: set[int] = set()
         #: samples that wait in the file, None while unknown
         self.waiting_ticks: int | None = None
 
     def attach(self, connection: Connection, host_id: int) -> None:
         """Look up the progress of an opened database, or raise LockedError: another machine has our name there."""
-        self.host_id, self._numbers, self._new = host_id, {}, []
-        self._source = _NOTHING
+        self.host_id = host_id
+        self._source = _Source(0, "", (0, 0), None, {})
         given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == host_id))
         with gap("how far the rows of host %d were copied", host_id):
-            self._source = _Source(*json.loads(given)) if given else _NOTHING
+            self._source = _Source(*json.loads(given)) if given else self._source
         if self._source.machine not in ("", self._machine):
             name = self._host.replace("'", "''")  # meant to be pasted
             take_over = f"UPDATE host SET source = NULL WHERE name = '{name}'"
@@ -115,61 +103,69 @@ class ReplicationSource:
                 host=self._host,
                 command=take_over,
             )
-        for table, end in _ENDS.items():
-            unended = select(table.c.id).where(schema.of_host(table, host_id), end.is_(None))
-            self._open[table] = {number - self._source.shift for number in connection.scalars(unended.limit(_MAX_OPEN))}
+        unsent = select(_box.id).where(schema.of_host(schema.outbox, host_id), _box.done_ms.is_(None)).limit(_MAX_OPEN)
+        self._open = {number - (self._source.shift or 0) for number in connection.scalars(unsent)}
 
-    def look_up(self, connection: Connection) -> bool:
-        """Read new rows from the file and look up their series' numbers; return whether new ones were assigned."""
+    def waiting(self, ticks: int) -> Sequence[_Rows]:
+        """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
         with self._local() as local:
-            self._follow(connection, local)
-            self._read(local)
-            names = {name for row in self._batches for _, of in row["data"]["ticks"] for name in of}
-            wanted = [int(name) for name in names - self._numbers.keys()]
-            rows = [] if not wanted else local.execute(select(schema.series).where(_series.id.in_(wanted))).all()
-        keys = {row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor) for row in rows}
-        if keys:
-            with connection.begin():
-                known = series_ids.find(connection, self.host_id, keys.values())
-            unused = count(known.newest + 1)
-            for number, key in keys.items():
-                theirs = known.numbers.get(key.identity)
-                self._numbers[str(number)] = theirs = next(unused) if theirs is None else theirs
-                self._new.append((theirs, key))
-        return bool(self._new)
+            self._follow(local)
+            copied = self._source.copied
+            self._buffer.sealable_row = copied[schema.batch.name]
+            rows = {}
+            for table in (*_TABLES, schema.batch):
+                limit = _AT_ONCE if table is not schema.batch else ticks // 10
+                new = select(table).where(table.c.id > copied[table.name]).order_by(table.c.id).limit(limit)
+                rows[table] = _dicts(local, new)
+            self.waiting_ticks = self._count(local)
+            # those still unsent are few, and found by an index: no range of ids, which SQLite would scan instead
+            sent = sorted(self._open.difference(local.scalars(select(_box.id).where(_box.done_ms.is_(None)))))
+            ended = _dicts(local, select(schema.outbox).where(_box.id.in_(sent[:_AT_ONCE])))
+            self._open -= {*sent[:_AT_ONCE]} - {row["id"] for row in ended}  # deleted in the file
+            rows[schema.outbox] += ended
+            if not any(rows.values()):
+                return []
+            for row in rows[schema.batch]:
+                known: dict[str, Any] = {"offsets": [], "values": {}, "processes": []}
+                with gap("ticks %d", row["id"]):
+                    known = json.loads(unpack_text(row["data"]))
+                row["data"] = known
+            names = {name for row in rows[schema.batch] for name in row["data"]["values"]} - self._numbers.keys()
+            found = local.execute(select(schema.series).where(_series.id.in_([*map(int, names)]))).all()
+        return [_Rows(rows, {str(row.id): row for row in found})]
 
-    def waiting(self, ticks: int) -> Waiting:
-        """Return the rows read by ``look_up``; ``ticks`` is about the most per transaction."""
-        _ = ticks
-        rows = [self._renumbered(row) for row in self._batches]
-        some = bool(self._batches or any(self._rows.values()) or any(self._ended.values()))
-        return Waiting(self._new, [], rows, [], [self._copy] if some else [])
+    def write(self, connection: Connection, waiting: Sequence[_Rows]) -> int:
+        ((rows, series),) = waiting
+        if self._source.shift is None:
+            first = min(self._source.copied.values())
+            self._source = self._source._replace(shift=engines.last_row(connection, self.host_id) - first)
+        for number, row in series.items():
+            key = SeriesKey(row.metric, row.kind, row.labels, row.divisor)
+            theirs = series_ids.find_or_add(connection, self.host_id, key, row.seen_ms / 1000)
+            self._numbers[number] = theirs or 0
+        for table in _TABLES:
+            schema.put(connection, table, [self._shifted(row) for row in rows[table]])
+        batches = [self._shifted({**row, "data": renumbered(row["data"], self._numbers)}) for row in rows[schema.batch]]
+        schema.put(connection, schema.batch, [{**row, "slot": row["id"]} for row in batches])
+        reached = schema.dumps(self._reached(rows))
+        connection.execute(update(schema.host).where(schema.host.c.id == self.host_id).values(source=reached))
+        return 0
 
-    def committed(self, done: Waiting) -> None:
-        if done.writes:
-            self._source = self._reached()
-            for table, rows in self._rows.items():
-                if table in _ENDS:
-                    self._open[table] |= {row["id"] for row in rows if row[_ENDS[table].name] is None}
-            for table, rows in self._ended.items():
-                self._open[table] -= {row["id"] for row in rows}
-        self._new, self._rows, self._ended, self._batches = [], {}, {}, []
+    def committed(self, done: Sequence[_Rows]) -> None:
+        ((rows, _),) = done
+        self._source = self._reached(rows)
+        for row in rows[schema.outbox]:
+            (self._open.discard if row["done_ms"] is not None else self._open.add)(row["id"])
 
-    def synced(self) -> None:
-        """A server's commits are durable: they may be sealed, there and in the file."""
-        copied = self._source.copied.get(schema.batch.name, 0)
-        self._sealable_row = copied + self._source.shift
-        self._copied(self._low >> schema.ROW_BITS, copied)
-
-    def sealable_row(self, host_id: int) -> int:
-        """Return the last id of our batches in the server that may be sealed."""
-        _ = host_id
-        return self._sealable_row
-
-    def again(self) -> None:
+    def detached(self) -> None:
         """Count the backlog while the server is unreachable; ``attach`` looks up everything else."""
+        self._numbers = {}
         with suppress(StoreError), self._local() as local:
             self.waiting_ticks = self._count(local)
+
+    def free(self, connection: Connection, sealed: int) -> None:
+        gone = schema.of_host(schema.batch, self.host_id), _batch.id <= sealed
+        connection.execute(delete(schema.batch).where(*gone))
 
     @property
     def empty(self) -> bool:
@@ -190,98 +186,39 @@ class ReplicationSource:
             yield local
 
     def _count(self, local: Connection) -> int:
-        copied = self._source.copied.get(schema.batch.name, 0)
-        ours = select(schema.host.c.id).where(schema.host.c.name == self._host).scalar_subquery()
-        waiting = schema.unsealed, _batch.id > copied, _batch.slot.bitwise_rshift(schema.ROW_BITS) == ours
+        waiting = schema.unsealed, _batch.id > self._source.copied.get(schema.batch.name, 0)
         return int(local.scalar(select(func.sum(_batch.ticks)).where(*waiting)) or 0)
 
-    def _follow(self, connection: Connection, local: Connection) -> None:
+    def _follow(self, local: Connection) -> None:
         """Start over with a new file, or one restored from a backup: its rows get new ids."""
-        made, ours = int(local.scalar(_CREATED) or 0), self._run_row() or 0
+        made = int(local.scalar(select(func.min(schema.schema_migration.c.applied_ms))) or 0)
         here = local.execute(select(schema.host).where(schema.host.c.name == self._host)).one()
-        low, server_low = schema.row_range(here.id)[0], schema.row_range(self.host_id)[0]
-        ids = (select(func.max(table.c.id)).where(schema.of_host(table, here.id)) for table in schema.NUMBERED)
-        newest = max(local.scalar(query) or low for query in ids)
-        if here.id << schema.ROW_BITS != self._low or self._source.file != made:
-            self._low, self._numbers = low, {}
-        run = schema.daemon_run.c
-        rows = local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, self._source.run[0]))))
-        started = {row.id: row.started_ms for row in rows}
-        self._run = ours, started.get(ours, 0)
-        known = self._source.run[1] == started.get(self._source.run[0], 0)
-        reached = max(self._source.copied.values(), default=low)
+        run, source = schema.daemon_run.c, self._source
+        ours = local.scalar(select(func.max(run.id))) or 0
+        runs = local.execute(select(run.id, run.started_ms).where(run.id.in_((ours, source.run[0]))))
+        started = {row.id: row.started_ms for row in runs}
+        known = source.file == made and source.run[1] == started.get(source.run[0], 0)
+        reached = max(source.copied.values(), default=0)
         # the row of a new run comes after all that earlier ones have copied
-        complete = reached < ours if ours > self._source.run[0] else reached <= newest
-        if self._source.file == made and known and complete:
+        if known and (reached < ours if ours > source.run[0] else reached <= engines.last_row(local, here.id)):
+            self._source = source._replace(run=(ours, started.get(ours, 0)))
             return
-        with connection.begin():
-            ids = (select(func.max(t.c.id)).where(schema.of_host(t, self.host_id)) for t in schema.NUMBERED)
-            taken = max(connection.scalar(query) or server_low for query in ids)
         # sealed rows of a new file are older history; the rows of a restored one are already there
-        first = max(here.sealed, ours - 1) if self._source.file == made else here.sealed
+        first = max(here.sealed, ours - 1) if source.file == made else here.sealed
         names = (table.name for table in (schema.batch, *_TABLES))
-        self._source = _Source(made, self._machine, self._run, taken - first, dict.fromkeys(names, first))
-        self._open = {table: set() for table in _ENDS}
+        run_ = (ours, started.get(ours, 0))
+        self._source = _Source(made, self._machine, run_, None, dict.fromkeys(names, first))
+        self._open, self._numbers = set(), {}
 
-    def _read(self, local: Connection) -> None:
-        copied, host = self._source.copied, self._low >> schema.ROW_BITS
+    def _reached(self, rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> _Source:
+        copied = self._source.copied
+        last = {table.name: max((row["id"] for row in of), default=0) for table, of in rows.items()}
+        return self._source._replace(copied={name: max(copied[name], last[name]) for name in last})
 
-        def after(table: Table) -> Any:
-            return select(table).where(schema.of_host(table, host), table.c.id > copied.get(table.name, 0))
-
-        self._rows = {t: _dicts(local, after(t).order_by(t.c.id).limit(_AT_ONCE)) for t in _TABLES}
-        self._ended = {table: self._newly_ended(local, table, end) for table, end in _ENDS.items()}
-        self.waiting_ticks = self._count(local)
-        self._batches = _dicts(local, after(schema.batch).order_by(_batch.id).limit(_AT_ONCE // 8))
-        for row in self._batches:
-            parsed: dict[str, Any] = {"ticks": [], "processes": []}
-            with gap("ticks %d", row["id"]):
-                parsed = json.loads(unpack_text(row["data"]))
-            row["data"] = parsed
-
-    def _newly_ended(self, local: Connection, table: Table, end: ColumnElement[int]) -> list[dict[str, Any]]:
-        """Return rows that have ended since they were copied, up to ``_AT_ONCE``; forget those deleted in the file."""
-        followed = self._open[table]
-        if not followed:
-            return []
-        # those that have not ended are few, and found by an index: no range of ids, which SQLite would scan instead
-        ended = sorted(followed.difference(local.scalars(select(table.c.id).where(end.is_(None)))))[:_AT_ONCE]
-        rows = _dicts(local, select(table).where(table.c.id.in_(ended)))
-        followed.difference_update({*ended} - {row["id"] for row in rows})
-        return rows
-
-    def _renumbered(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "id": row["id"] + self._source.shift,
-            "ms": row["ms"],
-            "ticks": row["ticks"],
-            "data": renumbered(row["data"], self._numbers),
-        }
-
-    def _reached(self) -> _Source:
-        read = {**self._rows, schema.batch: self._batches}
-        last = {table.name: rows[-1]["id"] for table, rows in read.items() if rows}
-        return self._source._replace(run=self._run, copied=self._source.copied | last)
-
-    def _copy(self, connection: Connection) -> None:
-        shift = self._source.shift
-        for table, rows in self._rows.items():
-            insert_new(connection, table, [self._shifted(row) for row in rows])
-        for row in self._rows.get(schema.learned, ()):
-            of = schema.learned.c
-            earlier = schema.of_host(schema.learned, self.host_id), of.id < row["id"] + shift
-            connection.execute(delete(schema.learned).where(*earlier, of.subject == row["subject"]))
-        for table, rows in self._ended.items():
-            for row in map(self._shifted, rows):
-                connection.execute(update(table).where(table.c.id == row["id"]).values(row))
-        reached = schema.dumps(self._reached())
-        connection.execute(update(schema.host).where(schema.host.c.id == self.host_id).values(source=reached))
-
-    def _shifted(self, row: dict[str, Any]) -> dict[str, Any]:
-        shifted = {**row, "id": row["id"] + self._source.shift}
-        if row.get("transition") is not None:
-            shifted["transition"] = row["transition"] + self._source.shift
-        return shifted
+    def _shifted(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        shift = self._source.shift or 0
+        moved = {name: row[name] + shift for name in ("id", "transition") if row.get(name) is not None}
+        return {**row, **moved}
 
 
 def _dicts(connection: Connection, query: Any) -> list[dict[str, Any]]:
@@ -293,10 +230,6 @@ class ServerUpkeep(Upkeep):
 
     _measure_due_mono = 0.0
     _measured = (0.0, 0.0, 0)
-
-    def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
-        _ = connection
-        return []
 
     def _ours(self, table: Table) -> ColumnElement[bool]:
         return schema.of_host(table, self._buffer.host_id)
@@ -322,25 +255,15 @@ class ServerUpkeep(Upkeep):
 class Central:
     """The writer of a database of many machines, to which the rows of our file are copied."""
 
-    def __init__(  # noqa: PLR0913 - as many as the writer's
-        self,
-        target: str,
-        settings: StoreSettings,
-        source: ReplicationSource,
-        host: str,
-        wall: Callable[[], float],
-        *,
-        once: bool,
+    def __init__(
+        self, target: str, settings: StoreSettings, source: ReplicationSource, host: str, wall: Callable[[], float]
     ) -> None:
-        """Start copying, ``once`` or as long as rows come; nobody waits for the server. Raises MissingDriverError."""
+        """Start copying; nobody waits for the server. Raises MissingDriverError."""
         self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
-        self.writer = Writer(
-            target, settings, source, self.stats, wall, attach=self._attach, upkeep=ServerUpkeep, once=once
-        )
+        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, upkeep=ServerUpkeep)
         self.writer.begin()
 
-    def _attach(self, connection: Connection, *, same_file: bool) -> None:
-        _ = same_file  # a server's commits are durable
+    def _attach(self, connection: Connection) -> None:
         with connection.begin():
             self.source.attach(connection, engines.prepare(connection, self._target, self._host))
 

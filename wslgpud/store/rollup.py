@@ -190,11 +190,8 @@ def unpacked(tier: Tier, row: Sequence[Any]) -> Steps:
     return NONE
 
 
-def due(connection: Connection, host: int, last: int, *, ended: bool = False) -> int | None:
-    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any.
-
-    ``ended``: so is every period, as nobody writes under this name any more.
-    """
+def due(connection: Connection, host: int, last: int) -> int | None:
+    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any."""
     of = schema.batch.c
     condition = schema.of_host(schema.batch, host), schema.unsealed, of.id <= last
     query = select(of.id, of.ms, of.ticks).where(*condition).order_by(of.id).limit(MAX_TICKS)
@@ -205,7 +202,7 @@ def due(connection: Connection, host: int, last: int, *, ended: bool = False) ->
         if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
             return complete
         complete, ticks = number, ticks + count
-    return complete if ended else None
+    return None
 
 
 def seal(connection: Connection, host: int, last: int, free: Callable[[Connection, int], None]) -> None:
@@ -258,9 +255,8 @@ def _samples(connection: Connection, host: int, last: int) -> tuple[list[Samples
         with gap("ticks %d", number):
             ticks = parsed(ms, data)
             processes += ticks.processes
-            for times, columns in ticks.groups:
-                for which, more in columns.items():
-                    all_times, values = series.setdefault(which, (array("q"), array("q")))
-                    all_times.extend(times)
-                    values.extend(more)
+            for which, (times, more) in ticks.series.items():
+                all_times, values = series.setdefault(which, (array("q"), array("q")))
+                all_times.extend(times)
+                values.extend(more)
     return [(which, *samples) for which, samples in series.items()], processes

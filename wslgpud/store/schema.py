@@ -102,10 +102,10 @@ batch = _table(
         "id": _Int,
         "ms": _Int,  # of the first tick
         "ticks": _Int,
-        # JSON object, deflated in SQLite. "ticks": [offsets, readings] of the series that have values at exactly the
-        # same ticks, the fullest first: milliseconds from ``ms`` to each; series id -> values * divisor, a single one
-        # if all are equal. "processes": [offset, rows] with [pid, start ticks, name, RSS KiB, swapped KiB] of a
-        # process, and [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU.
+        # JSON object, deflated in SQLite. "offsets": milliseconds from ``ms`` to each tick; "values": series id ->
+        # value * divisor at each tick, null where there was none; "processes": [offset, rows] with [pid, start ticks,
+        # name, RSS KiB, swapped KiB] of a process, and [UUID of a GPU, pid, name, KiB of its memory or null] of one
+        # that uses a GPU.
         "data": _Packed,
     },
     keys="slot",

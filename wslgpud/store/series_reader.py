@@ -205,9 +205,9 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[Samples]:
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     for first, data in tuples(connection, _UNSEALED, words):
         with gap("ticks from %d on, series %d", first, asked.number):
-            for times, values in parsed(first, data).groups:
-                if asked.number in values:
-                    yield _inside(asked, times, values[asked.number])
+            samples = parsed(first, data).series.get(asked.number)
+            if samples is not None:
+                yield _inside(asked, *samples)
 
 
 def _inside(asked: Asked, times: Sequence[int], values: Sequence[int]) -> Samples:
@@ -280,8 +280,7 @@ def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Nu
     latest: dict[int, tuple[int, Number]] = {}
     for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
         with gap("ticks from %d on", ms):
-            for times, values in parsed(ms, data).groups:
-                latest.update({series: (times[-1], of_series[-1]) for series, of_series in values.items()})
+            latest |= {series: (times[-1], values[-1]) for series, (times, values) in parsed(ms, data).series.items()}
     return latest
 
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -20,15 +20,14 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import engines, postgresql, schema
-from wslgpud.store.errors import StoreError, gap
+from wslgpud.store import engines, schema
+from wslgpud.store.errors import gap
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Learned, stress_to_json
-from wslgpud.store.replication import Central, ReplicationSource, ServerUpkeep
+from wslgpud.store.replication import Central, ReplicationSource
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import Upkeep
-from wslgpud.store.write_buffer import PROVISIONAL, WriteBuffer
+from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for the disk; a service has 3 s to stop
@@ -41,7 +40,7 @@ MAX_LESSONS = 200
 
 @final
 class Store(AbstractContextManager["Store"]):
-    """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
+    """History of this machine in one SQLite file, perhaps copied to a server: one writer, many readers.
 
     ``append`` and the outbox never block on the disk and never fail with it; unwritten data is kept in memory up to a
     limit, shown in ``stats``, and written when the disk is back.
@@ -60,29 +59,26 @@ class Store(AbstractContextManager["Store"]):
     ) -> None:
         """Open or create the database at ``target`` (a path, or an SQLAlchemy URL) and start the writer.
 
-        With ``own_file`` the history is stored there, and copied to a server at ``target`` whenever it answers.
+        With a server as ``target`` the history is stored in ``own_file``, and copied there whenever it answers.
 
         Raises:
             StoreError: the folder or file cannot be used; each subclass names it and the remedy.
             NewerSchemaError: a newer wslgpud wrote the file.
             LockedError: another daemon writes into it.
         """
-        central = str(target) if own_file is not None and engines.sqlite_path(str(target)) is None else ""
-        self._target = str(own_file if central else target)
+        server = str(target) if engines.sqlite_path(str(target)) is None else ""
+        self._path = path = engines.sqlite_path(str(own_file if server else target)) or Path()
+        self._target = str(path)
         settings = settings or StoreSettings()
         self.host = host_name or socket.gethostname()
         self._clock = clock or SystemClock()
-        self._path = engines.sqlite_path(self._target)
-        self.warning = ""
         self._held = ExitStack()
-        ours = False
-        if self._path is not None:
-            engines.prepare_folder(self._path)
-            self.warning = engines.check_state_folder(self._path.parent)
-            # a lock file beside it shows that the file was ours, whatever it looks like now
-            ours = engines.lock_path(self._path).exists()
-            self._held.callback(os.close, engines.lock_for_writing(self._path))
-        self._buffer = WriteBuffer()
+        engines.prepare_folder(path)
+        self.warning = engines.check_state_folder(path.parent)
+        # a lock file beside it shows that the file was ours, whatever it looks like now
+        ours = engines.lock_path(path).exists()
+        self._held.callback(os.close, engines.lock_for_writing(path))
+        self._buffer = WriteBuffer(self._clock.wall)
         self._stats = StoreStats()
         self._reader: Reader | None = None
         self._reading = threading.Lock()
@@ -93,27 +89,16 @@ class Store(AbstractContextManager["Store"]):
         #: time that earlier daemons have watched within ``WATCHED_SECONDS``
         self.watched_seconds = 0.0
         self.learned: dict[str, Learned] = {}
-        upkeep = ServerUpkeep if self._path is None else Upkeep
-        self._writer = Writer(
-            self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach, upkeep=upkeep
-        )
+        self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
-        if central:
-            self._buffer.wait_for_copies()  # before the writer starts, whose upkeep would seal the backlog
+        if server:
+            self._buffer.sealable_row = 0  # before the writer starts, whose upkeep would seal the backlog
         try:
             self._writer.start(ours=ours)
             self._held.callback(self._writer.close, CLOSE_SECONDS)
-            if central:
-
-                def copy(name: str, run: int | None = None) -> Central:
-                    source = ReplicationSource(
-                        self._target, name, machine_id, lambda: run or self._run_id, self._buffer.copied
-                    )
-                    return Central(central, settings, source, name, self._clock.wall, once=run is not None)
-
-                self._central = copy(self.host)
-                for name, run in self._earlier_names():
-                    self._held.callback(copy(name, run).close)
+            if server:
+                source = ReplicationSource(self._target, self.host, machine_id, self._buffer)
+                self._central = Central(server, settings, source, self.host, self._clock.wall)
         except BaseException:
             self._held.close()
             raise
@@ -136,7 +121,7 @@ class Store(AbstractContextManager["Store"]):
 
     def close(self) -> bool:
         """Write the queue, record the clean end and close the file; False if data is lost."""
-        self._buffer.write(self._note_end)
+        self._buffer.later(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         if self._central is not None:
             self._central.close()
@@ -155,14 +140,8 @@ class Store(AbstractContextManager["Store"]):
         ms = round(self._clock.wall() * 1000)
         of = schema.learned.c
         row = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
-        number = self._buffer.insert(schema.learned, row)
-
-        def forget_earlier(connection: Connection) -> None:
-            first, _ = schema.row_range(self._buffer.host_id)
-            earlier = of.id.between(first, self._buffer.final_row(number) - 1)
-            connection.execute(delete(schema.learned).where(earlier, of.subject == subject))
-
-        self._buffer.write(forget_earlier)
+        earlier = of.subject == subject, of.id < self._buffer.insert(schema.learned, row)
+        self._buffer.later(lambda connection: connection.execute(delete(schema.learned).where(*earlier)))
 
     @property
     def reader(self) -> Reader:
@@ -172,30 +151,13 @@ class Store(AbstractContextManager["Store"]):
                 self._reader = self._held.enter_context(Reader(self._target, self.host))
             return self._reader
 
-    def _earlier_names(self) -> list[tuple[str, int]]:
-        """Return the names under which this machine has unsealed samples, and the last run of each."""
-        host, batch, run = schema.host.c, schema.batch.c, schema.daemon_run.c
-        left = select(batch.id).where(batch.slot.bitwise_rshift(schema.ROW_BITS) == host.id, schema.unsealed)
-        last = select(func.max(run.id)).where(run.id.bitwise_rshift(schema.ROW_BITS) == host.id)
-        query = select(host.name, last.scalar_subquery().label("run")).where(host.name != self.host, left.exists())
-        with suppress(StoreError), self.reader.connected() as connection:
-            return [(row.name, row.run or 0) for row in connection.execute(query)]
-        return []
-
-    def _attach(self, connection: Connection, *, same_file: bool) -> None:
-        """Prepare a newly opened database and load this host's state from it.
-
-        ``same_file``: we have written to it before.
-        """
+    def _attach(self, connection: Connection) -> None:
+        """Prepare a newly opened database and load this host's state from it."""
         with connection.begin():
             host_id = engines.prepare(connection, self._target, self.host)
-            low, high = schema.row_range(host_id)
-            of_host = (select(func.max(t.c.id)).where(schema.of_host(t, host_id)) for t in schema.NUMBERED)
-            last_row = max(low, *(connection.scalar(query) or 0 for query in of_host))
-            self._buffer.attach(host_id, last_row, same_file=same_file)
-            # the whole file is ours, including a backlog from before this machine was renamed
-            self.outbox.load(connection, *((low, high) if postgresql.is_server(connection) else (0, PROVISIONAL)))
-            self._begin_run(connection, low, high)
+            self._buffer.attach(connection, host_id)
+            self.outbox.load(connection)
+            self._begin_run(connection, *schema.row_range(host_id))
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
         run, batch = schema.daemon_run, schema.batch
@@ -236,12 +198,12 @@ class Store(AbstractContextManager["Store"]):
         return replace(
             self._stats,
             file_bytes=engines.size_of(self._path),
-            wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
+            wal_bytes=engines.size_of(engines.log_path(self._path)),
             rows=dict(self._stats.rows),
             queue_ticks=ticks,
             queue_bytes=queued_bytes,
-            dropped_ticks_total=self._buffer.pending.dropped,
-            dropped_records_total=self._buffer.events.dropped + self._buffer.writes.dropped,
+            dropped_ticks_total=self._buffer.dropped_ticks,
+            dropped_records_total=self._buffer.dropped_records,
             rejected_values_total=self._buffer.rejected_values,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
             error=self._stats.error or (self._central.stats.error if self._central else ""),

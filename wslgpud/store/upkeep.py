@@ -11,14 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, true, update
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.store import engines, rollup, schema
-from wslgpud.store.batches import Slots
 from wslgpud.store.errors import StoreError
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
@@ -62,10 +60,8 @@ Report = Callable[[str, tuple[int, int] | None], None]
 class Upkeep:
     """Seals complete chunks, deletes data beyond the age limit, then beyond the size limit; one slice per call."""
 
-    def __init__(
-        self, settings: StoreSettings, wall: Callable[[], float], buffer: Buffer, slots: Slots, stats: StoreStats
-    ) -> None:
-        self._settings, self._wall, self._buffer, self._slots, self._stats = settings, wall, buffer, slots, stats
+    def __init__(self, settings: StoreSettings, wall: Callable[[], float], buffer: Buffer, stats: StoreStats) -> None:
+        self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
         self._due_mono = self._pass_due_mono = 0.0
         #: of any data; a day more, as series are seen at intervals
         self._longest_days = max(settings.raw_days, settings.minute_days, settings.hour_days) + 1
@@ -86,21 +82,11 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        ours = self._buffer.host_id
         with connection.begin():
-            last = rollup.due(connection, ours, self._buffer.sealable_row(ours))
-            earlier = [] if last is not None else self._earlier_names(connection)
+            last = rollup.due(connection, self._buffer.host_id, self._buffer.sealable_row)
         if last is not None:
-            rollup.seal(connection, ours, last, self._slots.free)
-        for host, row in earlier:
-            rollup.seal(connection, host, row, partial(_delete_batches, host))
-        return last is not None or bool(earlier)
-
-    def _earlier_names(self, connection: Connection) -> list[tuple[int, int]]:
-        """Return (host, last id) of the batches in a file that may be sealed under earlier names of the machine."""
-        others = connection.scalars(select(schema.host.c.id).where(schema.host.c.id != self._buffer.host_id)).all()
-        due_rows = ((h, rollup.due(connection, h, self._buffer.sealable_row(h), ended=True)) for h in others)
-        return [(host, row) for host, row in due_rows if row is not None]
+            rollup.seal(connection, self._buffer.host_id, last, self._buffer.free)
+        return last is not None
 
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
@@ -235,11 +221,6 @@ class Upkeep:
                 ours = count if table is schema.series else count.where(self._ours(table))
                 ours = ours.where(schema.unsealed) if table is schema.batch else ours
                 self._stats.rows[table.name] = connection.scalar(ours) or 0
-
-
-def _delete_batches(host: int, connection: Connection, last: int) -> None:
-    gone = schema.of_host(schema.batch, host), schema.batch.c.id <= last
-    connection.execute(delete(schema.batch).where(*gone))
 
 
 def next_check(last_wall: float) -> float:

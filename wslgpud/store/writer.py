@@ -7,26 +7,27 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, errors, recovery, schema, series_ids, wal
-from wslgpud.store.batches import Slots
-from wslgpud.store.schema import insert_new
+from wslgpud.store import engines, errors, recovery
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
-from wslgpud.store.write_buffer import Buffer, Waiting
+from wslgpud.store.write_buffer import Buffer
 from wslgpud.words import cause, clauses, say
 
 log = logging.getLogger(__name__)
 
 #: ticks per transaction, so that catching up after an outage never locks the file for long
 TICKS_A_COMMIT = 600
+#: the log is checkpointed when it has about this many pages: each page is then copied once for all its changes
+CHECKPOINT_PAGES = 256
 #: approximate pages changed by a slice of upkeep
-SLICE_BYTES = 8 * wal.PAGE
+SLICE_PAGES = 9
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 #: errors that end the start, as waiting would not help
@@ -36,7 +37,13 @@ _NO_FILE = (0, 0)
 
 
 class Writer:
-    """Owns the writing connection and the thread that uses it."""
+    """Owns the writing connection and the thread that uses it.
+
+    Each commit is synced: Linux reports a failed write-back once (`man 2 fsync`_), and then considers the lost pages
+    written. What a commit has not reported as written is written again.
+
+    .. _man 2 fsync: https://man7.org/linux/man-pages/man2/fsync.2.html
+    """
 
     def __init__(  # noqa: PLR0913 - the composition of the store
         self,
@@ -46,33 +53,30 @@ class Writer:
         stats: StoreStats,
         wall: Callable[[], float],
         *,
-        attach: Callable[..., None],
+        attach: Callable[[Connection], None],
         upkeep: type[Upkeep] = Upkeep,
-        once: bool = False,
     ) -> None:
-        """Prepare; ``attach`` is called with each newly opened database (see ``Store``).
-
-        ``once``: end as soon as all that waits is written, however long that takes.
-        """
+        """Prepare; ``attach`` is called with each newly opened database (see ``Store``)."""
         self._target = target
         self._path = engines.sqlite_path(target)
         self._buffer, self._stats = buffer, stats
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
-        self._slots, self._once = Slots(), once
-        self._upkeep = upkeep(settings, wall, buffer, self._slots, stats)
+        self._upkeep = upkeep(settings, wall, buffer, stats)
         # Only our own file: a server is its administrator's to check, and all of a fleet would do it at the same hour.
         self._check = None if self._path is None else NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None
-        self._damaged = False
+        self._connection: Connection | None = None
+        #: device and inode of the file and of its log
         self._inode: tuple[int, int] | None = _NO_FILE
-        self._wal: wal.Wal | None = None
+        self._log_inode: tuple[int, int] | None = _NO_FILE
+        self._log_pages = 0
+        self._damaged = False
+        self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self._wake = threading.Condition()
         self._stopping = self._urgent = False
         self._asked = self._answered = 0
         self._failures_in_a_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
-        self._unsynced = self._suspect = False
-        self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self.last_commit_mono: float | None = None
 
     def start(self, *, ours: bool) -> None:
@@ -99,7 +103,7 @@ class Writer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the queue committed and synced now; otherwise it is committed periodically."""
+        """Have the queue committed now; otherwise it is committed periodically."""
         with self._wake:
             self._urgent = True
             # notify all: otherwise a waiter in ``flush`` might take it from the thread
@@ -131,11 +135,11 @@ class Writer:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._stopping or self._urgent, 0 if more else wait)
-                urgent, ticket, stopping = self._urgent, self._asked, self._stopping
+                ticket, stopping = self._asked, self._stopping
                 self._urgent = False
             more, wait = False, RETRY_SECONDS[min(self._failures_in_a_row, len(RETRY_SECONDS) - 1)]
             try:
-                self._commit_all(synced=urgent or stopping or self._once)
+                self._commit_all()
                 self._succeeded(ticket)
                 more = not stopping and self._upkeep_slice()
                 wait = self._commit_seconds
@@ -144,61 +148,40 @@ class Writer:
                     # a bug in sealing or purging must not stop the writing
                     log.exception("please report this")
                 self._failed(error)
-            self._stats.written_bytes_total = wal.written_bytes()
-            if stopping or (self._once and not more and not self._failures_in_a_row):
+            self._stats.written_bytes_total = _written_bytes()
+            if stopping:
                 break
         self._close_connection()
 
-    def _commit_all(self, *, synced: bool) -> None:
+    def _commit_all(self) -> None:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
             raise errors.StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
-        # before taking rows to write: a new file may need other numbers
-        log_file = self._open()
-        started, some = time.monotonic(), False
-        while True:
-            numbered = self._buffer.look_up(log_file.connection)
-            waiting = self._buffer.waiting(TICKS_A_COMMIT)
-            if not (numbered or waiting):
-                break
-            log_file.grew(self._commit(log_file.connection, waiting))
+        connection, started = self._open(), time.monotonic()
+        while waiting := self._buffer.waiting(TICKS_A_COMMIT):
+            with connection.begin():
+                batch_bytes = self._buffer.write(connection, waiting)
             self._buffer.committed(waiting)
-            some = self._unsynced = True
-        if synced or log_file.due:
-            self._sync(log_file)
-        if some:
+            self._log_grew(connection, 1 + batch_bytes // 4096)
             self.last_commit_mono = time.monotonic()
             self._stats.last_commit_seconds = self.last_commit_mono - started
 
-    def _sync(self, log_file: wal.Wal) -> None:
-        if self._unsynced:
-            log_file.sync()
-            self._buffer.synced()
-            self._unsynced = False
-        if log_file.long:
-            log_file.checkpoint()
-
-    def _commit(self, connection: Connection, waiting: Waiting) -> int:
-        """Commit rows; return the bytes of the batches."""
-        with connection.begin():
-            for write in waiting.writes:
-                write(connection)
-            series_ids.save(connection, self._buffer.host_id, waiting.series, self._wall())
-            insert_new(connection, schema.event, waiting.events)
-            return self._slots.write(connection, waiting.rows)
-
     def _upkeep_slice(self) -> bool:
-        log_file = self._open()
+        connection = self._open()
         if self._check is not None:
             self._check()
-        more = self._upkeep(log_file.connection)
+        more = self._upkeep(connection)
         if more:
-            self._unsynced = True
-            log_file.grew(SLICE_BYTES)
-            if log_file.long:
-                self._sync(log_file)
+            self._log_grew(connection, SLICE_PAGES)
         return more
+
+    def _log_grew(self, connection: Connection, pages: int) -> None:
+        """Checkpoint the log, as far as readers allow, once it is long: SQLite would not tell of the disk's errors."""
+        self._log_pages += pages
+        if self._path is not None and self._log_pages >= CHECKPOINT_PAGES:
+            engines.run_outside(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+            self._log_pages = 0
 
     def _succeeded(self, ticket: int) -> None:
         if self._failures_in_a_row:
@@ -212,15 +195,13 @@ class Writer:
         self._stats.write_errors_total += 1
         self._failures_in_a_row += 1
         why = cause(errors.explain(error, self._target) if isinstance(error, DBAPIError) else error)
-        lost_writes = isinstance(error, errors.LostWriteError) or "I/O error" in str(why)
-        # SQLite has been told of a disk error, which is not reported again
-        self._suspect = self._suspect or lost_writes
-        # before the error is known: afterwards the queue includes rows to write again
+        # before the error is known: afterwards the file is as its readers find it
         self._close_connection()
-        if self._path is not None and lost_writes:
-            reason, remedy = wal.refusal(self._path)
-            if reason and str(reason) not in str(why):
-                why = say("{what} ({why})", what=why, why=reason)
+        if self._path is not None and "I/O error" in str(why):
+            if self._check is not None:
+                self._check.soon()
+            reason, remedy = errors.refusal(engines.lock_path(self._path))
+            why = say("{what} ({why})", what=why, why=reason) if reason else why
             why = clauses((why, remedy))
         if str(why) != str(self._stats.error):
             log.error("history is kept %s: %s", self._buffer.waiting_place, why)
@@ -229,47 +210,50 @@ class Writer:
         driver_text = str(error.orig if isinstance(error, DBAPIError) else error)
         self._damaged = self._damaged or (self._path is not None and recovery.is_damage(driver_text))
 
-    def _open(self) -> wal.Wal:
-        if self._wal is None:
+    def _open(self) -> Connection:
+        if self._connection is None:
             self._engine = self._engine or engines.writer_engine(self._target)
             if self._damaged and self._path is not None:
                 self._stats.set_aside = str(recovery.recover(self._path, self._wall()))
-                self._damaged, self._inode = False, _NO_FILE
-            opened = wal.Wal(self._engine.connect(), self._path)
-            same_file = self._inode == engines.identity(self._path)
+                self._damaged = False
+            opened = self._engine.connect()
             try:
-                if self._suspect and same_file:
-                    opened.write_again()
-                self._attach(opened.connection, same_file=same_file)
-                with opened.connection.begin():
-                    self._slots.load(opened.connection, self._buffer.host_id)
-                # the start of this run must be on disk even if the power fails in the next second
-                opened.sync()
+                self._attach(opened)
             except BaseException:
-                opened.close()
+                with suppress(SQLAlchemyError):
+                    opened.close()
                 raise
-            self._wal, self._inode = opened, engines.identity(self._path)
-            if self._suspect and self._check is not None:
-                self._check.soon()
-            self._suspect = False
-        return self._wal
+            self._connection = opened
+            self._inode = engines.identity(self._path)
+            self._log_inode = engines.identity(self._path and engines.log_path(self._path))
+        return self._connection
 
     def _close_connection(self) -> None:
-        if self._wal is not None:
-            self._wal.close()
-            self._wal = None
-        self._buffer.again()
+        if self._connection is not None:
+            with suppress(SQLAlchemyError):
+                self._connection.close()
+            self._connection = None
+        self._buffer.detached()
 
     def _reopen_if_replaced(self) -> None:
         """Close a file that was deleted or replaced: writes to it would succeed and be lost.
 
         Its log remains under the name of the new file's log and would be replayed into that.
         """
-        if self._path is None or self._wal is None or engines.identity(self._path) == self._inode:
+        if self._path is None or self._connection is None or engines.identity(self._path) == self._inode:
             return
         log.warning("%s was deleted or replaced; continuing with the file now of that name", self._path)
-        ours = engines.identity(engines.log_path(self._path)) == self._wal.inode
+        ours = engines.identity(engines.log_path(self._path)) == self._log_inode
         self._close_connection()
         if ours:
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+
+
+def _written_bytes() -> int | None:
+    """Return the bytes that this thread has written to disks, None where the kernel does not count them."""
+    try:
+        counts = Path("/proc/thread-self/io").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None)
