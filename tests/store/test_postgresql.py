@@ -115,7 +115,7 @@ def test_a_server_that_is_away_is_named_without_its_password(settings, clock, ma
         assert store.stats().queue_ticks == 0
 
 
-def test_what_changes_its_kind_or_is_sent_later_does_so_there_too(begun, url, clock, made):
+def test_changes_of_kind_and_later_deliveries_are_copied_too(begun, url, clock, made):
     change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x"))
     for kind in ("gauge", "counter"):
         with begun() as store:

@@ -247,7 +247,7 @@ def test_another_machine_of_the_same_name_needs_explicit_consent(begun, clock, m
             assert made.read_all(reader, "made_events") == [(s, s) for s in (*range(10), *range(20, 30))]
 
 
-def test_a_renamed_machine_and_its_backlog_go_on_under_the_new_name(begun, away, clock, made, server_target):
+def test_a_renamed_machines_backlog_goes_under_the_new_name(begun, away, clock, made, server_target):
     with begun(name="old", machine_id="a") as store:
         _append(store, made, clock, range(10))
         made.copied(store)

@@ -103,19 +103,18 @@ def test_what_a_failing_disk_does_not_keep_waits_in_memory(run):
         """
 for second in range(0, 60, 3):
     append(range(second, second + 3))
-    made.until(lambda: store.stats().queue_ticks == 0)
     made.until(lambda: store.flush(0.1) or store.stats().error)
     if store.stats().error:
         break
 # strace counts each kind of call by itself: the first looks at why it fails find nothing yet.
 made.until(lambda: "the disk fails: see the kernel log" in str(store.stats().error))
 stats = store.stats()
-print(stats.queue_ticks, "disk I/O error" in str(stats.error))
+print(stats.queue_ticks > 0, "disk I/O error" in str(stats.error))
 """,
         "fdatasync,fsync:error=EIO:when=3+",
         suffixes=("-wal", ".lock"),
     )
-    assert said == ["3 True"]
+    assert said == ["True True"]
 
 
 def test_after_it_the_whole_file_is_looked_through(run):
