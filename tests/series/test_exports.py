@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.store.made import as_on_a_server
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import Catalogue, MetricSpec
 from wslgpud.model import Number, Reading, Sample, Snapshot, SourceReport
@@ -39,8 +40,9 @@ def recorded(file: Path, host: str, ticks: list[tuple[float, dict[MetricSpec, Nu
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     """Return the history of two machines; of one of them the clock went back a second, a day after the start."""
-    recorded(tmp_path / "h.db", "=pc", [(0.0, {FREE: 1.5, ENDS: 1}), (86400.0, {ENDS: 5}), (86400.0, {ENDS: 7})])
     recorded(tmp_path / "h.db", "two", [(0.25, {FREE: 2})])
+    as_on_a_server(tmp_path / "h.db")
+    recorded(tmp_path / "h.db", "=pc", [(0.0, {FREE: 1.5, ENDS: 1}), (86400.0, {ENDS: 5}), (86400.0, {ENDS: 7})])
     with Reader(str(tmp_path / "h.db")) as opened:
         yield opened
 

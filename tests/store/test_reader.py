@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 
 from wslgpud.model import Event, Forecast, Level, Transition
@@ -28,14 +25,8 @@ def filled(file, settings, clock, made):
                 store.append(made.snapshot(made.T0 + 10 * second, {made.EVENTS: second}, events=(event,)))
                 store.outbox.record(change(made, second, f"rule {second % 2}", f"gpu{second}"), {})
             assert store.flush()
-        if host == "other":  # as on a server, where each machine has a range of ids
-            with closing(sqlite3.connect(file)) as database, database:
-                database.execute("UPDATE host SET id = 1")
-                database.execute("UPDATE series SET host = 1, id = id + (1 << 32)")
-                for table in ("batch", "chunk", "event", "transition", "daemon_run"):
-                    key = "slot = slot + (1 << 34), id" if table == "batch" else "id"
-                    database.execute(f"UPDATE {table} SET {key} = id + (1 << 34)")
-                database.execute("INSERT INTO host (id, name, sealed) VALUES (0, 'pc', 0)")
+        if host == "other":
+            made.as_on_a_server(file)
     return file
 
 

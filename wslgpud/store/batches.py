@@ -78,7 +78,10 @@ class OpenBatch:
 
     def closed(self, number: int, *, urgent: bool) -> Batch:
         start, ticks = self.times[0], len(self.times)
-        values = {name: column + [None] * (ticks - len(column)) for name, column in self.columns.items()}
+        values = {
+            name: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
+            for name, column in self.columns.items()
+        }
         offsets = [ms - start for ms in self.times]
         data = dumps({"offsets": offsets, "values": values, "processes": self.processes})
         return Batch(number, start, ticks, data, urgent)
@@ -101,7 +104,8 @@ def parsed(start_ms: int, data: bytes | str) -> Ticks:
     return Ticks(series, [[start_ms + offset, rows] for offset, rows in known["processes"]])
 
 
-def _samples(times: list[int], values: list[int | None]) -> tuple[Sequence[int], Sequence[int]]:
+def _samples(times: list[int], given: Any) -> tuple[Sequence[int], Sequence[int]]:
+    values = given if isinstance(given, list) else [given] * len(times)
     if None in values:
         times = [ms for ms, value in zip(times, values, strict=True) if value is not None]
     kept = _checked([value for value in values if value is not None])

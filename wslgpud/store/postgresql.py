@@ -36,12 +36,13 @@ RECENT = """
             CASE WHEN s.divisor > 1 THEN CAST(r.value AS DOUBLE PRECISION) / s.divisor ELSE r.value END AS value
         FROM (
             SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
-                CAST(j.value ->> (o.key - 1)::int AS NUMERIC) AS value
+                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
+                    ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
             FROM batch b JOIN host a ON a.id = b.slot >> {bits} AND a.sealed < b.id,
                 json_array_elements_text(b.data::json -> 'offsets') WITH ORDINALITY AS o (value, key),
                 json_each(b.data::json -> 'values') j
-            WHERE j.value ->> (o.key - 1)::int IS NOT NULL
-        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host
+        WHERE r.value IS NOT NULL"""
 
 
 def is_server(connection: sa.Connection) -> bool:

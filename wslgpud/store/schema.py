@@ -103,9 +103,9 @@ batch = _table(
         "ms": _Int,  # of the first tick
         "ticks": _Int,
         # JSON object, deflated in SQLite. "offsets": milliseconds from ``ms`` to each tick; "values": series id ->
-        # value * divisor at each tick, null where there was none; "processes": [offset, rows] with [pid, start ticks,
-        # name, RSS KiB, swapped KiB] of a process, and [UUID of a GPU, pid, name, KiB of its memory or null] of one
-        # that uses a GPU.
+        # value * divisor at each tick, null where there was none, or a single one if all are equal; "processes":
+        # [offset, rows] with [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and [UUID of a GPU, pid,
+        # name, KiB of its memory or null] of one that uses a GPU.
         "data": _Packed,
     },
     keys="slot",
