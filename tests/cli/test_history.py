@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.store.made import T0, FakeClock, snapshot
+from tests.store.made import T0, FakeClock, as_on_a_server, snapshot
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app, history
 from wslgpud.config import StoreSettings
@@ -27,7 +27,7 @@ NOW = T0 + 600.0
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten minutes of both machines."""
     folder = tmp_path_factory.mktemp("state")
-    for name in ("pc", "server"):
+    for name in ("server", "pc"):
         clock = FakeClock(T0)
         with Store(folder / "wslgpud.db", StoreSettings(raw_days=3650), host_name=name, clock=clock) as store:
             for second in range(601):
@@ -37,6 +37,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     values |= {(FAN, str(n)): n / 10 for n in range(10)}
                 store.append(snapshot(clock.now, values))
             assert store.flush()
+        if name == "server":
+            as_on_a_server(folder / "wslgpud.db")
     return folder
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select, update
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, inspect, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
@@ -379,6 +379,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
         # a file is of one machine, which was renamed
         number = connection.scalar(select(func.min(host.c.id)))
         connection.execute(update(host).where(host.c.id == number).values(name=host_name))
+        connection.execute(delete(schema.learned))  # or this is a copy on other hardware
     if number is None:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
         connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
