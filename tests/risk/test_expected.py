@@ -11,6 +11,7 @@ from wslgpud.risk.command_peaks import CommandPeaks
 from wslgpud.risk.engine import COMMANDS, RiskEngine
 from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.headroom import Room
+from wslgpud.risk.owners import Holders
 from wslgpud.risk.trace import observation_from_row, row_from_observation
 
 GIB = 1 << 30
@@ -148,7 +149,7 @@ RUNS = st.lists(
 
 @given(RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38))
 def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, swap, vram):
-    commands = CommandPeaks()
+    commands, holders = CommandPeaks(), Holders(known=False)
     commands.recall(9.0, {"None": {"python train.py": runs}}, 0.0)
     train = ProcessSample(7, 1, "python", 1, 0, command="python train.py")
     card = GpuSample(0, "", "a card", vram, 0, processes=(GpuProcess(7, "python", 1),))
@@ -157,7 +158,8 @@ def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, 
         9.0, RamState(ram, ram), SwapState(swap, swap), gpus=(card,), processes=(train,), expected=(claim,)
     )
     rooms = [Room("ram", "ram", ram, ram + swap), Room("gpu0", "gpu0", vram, vram)]
-    commands.push(seen, rooms, ())
+    holders.push(seen)
+    commands.push(seen, rooms, (), holders)
 
     for room in rooms:
         wish = commands.wish(9.0, room, seen.expected)
@@ -251,13 +253,15 @@ def test_a_recording_keeps_what_was_announced():
 
 def running(peak: float, held: float, headroom: float = 20.0) -> tuple[CommandPeaks, Room]:
     """Return a command that took ``peak`` GiB in 100 s twice and holds ``held`` now, and what is left for it."""
-    peaks = CommandPeaks()
+    peaks, holders = CommandPeaks(), Holders(known=False)
     run = {"age_seconds": 0.0, "seconds": 100.0, "killed": False, "peaks": {"ram": int(peak * GIB)}}
     peaks.recall(0.0, {"None": {"python train.py": [run, run]}}, 60.0)
     for t, (taken, left) in enumerate([(0.1, 20.0), (held, headroom)]):
         train = ProcessSample(7, 1, "python", int(taken * GIB), 0, command="python train.py")
         room = Room("ram", "ram", int(left * GIB), TOTAL * GIB)
-        peaks.push(Observation(2.0 * t, RamState(TOTAL * GIB, room.headroom), processes=(train,)), [room], ())
+        seen = Observation(2.0 * t, RamState(TOTAL * GIB, room.headroom), processes=(train,))
+        holders.push(seen)
+        peaks.push(seen, [room], (), holders)
     return peaks, room
 
 

@@ -8,7 +8,7 @@ from wslgpud.risk.growth import Envelope, Jumps, Peaks
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
 from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, level_for
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.staircases import StepLedger
+from wslgpud.risk.staircases import STACK_BELIEF, StepLedger
 from wslgpud.risk.stalls import PressureMeter
 from wslgpud.words import ENGLISH
 from wslgpud.words.units import size
@@ -155,22 +155,22 @@ def pile(sizes, gaps, start=0.1, still=2):
             ledger.feed(t, used)
             t += 0.5
         used += height
-    return ledger.danger(t, 1.0 - used, lambda *_: 1.0), ledger.stack(t, 1.0 - used, lambda *_: 1.0)
+    return ledger.danger(t, 1.0 - used, lambda *_: 1.0)
 
 
 def test_piled_up_models_are_a_stack_once_another_will_not_fit():
-    regular, stack = pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3])
-    assert regular is None
+    stack = pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3])
+    assert stack.probability == STACK_BELIEF
     assert stack.next_step == pytest.approx(0.2)
     assert stack.eta_seconds == pytest.approx((2 + 9 + 3) / 3 - 1.5, abs=1)
-    assert pile([0.15, 0.12, 0.16, 0.14], [8, 2, 9, 3])[1] is None  # another fits
+    assert pile([0.15, 0.12, 0.16, 0.14], [8, 2, 9, 3]) is None  # another fits
 
 
 def test_three_blocks_small_ones_or_one_large_pool_are_no_stack():
-    assert pile([0.28, 0.25, 0.27], [8, 2, 9])[1] is None
-    assert pile([0.3, 0.2, 0.22, 0.03], [8, 2, 9, 3])[1] is None
-    assert pile([0.1, 0.05, 0.12, 0.4], [8, 2, 9, 3])[1] is None
-    assert pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3], still=40)[1] is None  # for how long nothing came
+    assert pile([0.28, 0.25, 0.27], [8, 2, 9]) is None
+    assert pile([0.3, 0.2, 0.22, 0.03], [8, 2, 9, 3]) is None
+    assert pile([0.1, 0.05, 0.12, 0.4], [8, 2, 9, 3]) is None
+    assert pile([0.2, 0.16, 0.21, 0.18], [8, 2, 9, 3], still=40) is None  # for how long nothing came
 
 
 def test_what_leaps_up_on_top_of_a_staircase_is_no_step_of_it():

@@ -165,7 +165,7 @@ def test_its_certainty_is_that_of_a_climb_since_its_first_step() -> None:
     assert asked[0] == pytest.approx((0.4, 100.0))
 
     piled, ended, height = ledger((7, 8, 2, 9), (0.05, 0.2, 0.16, 0.21, 0.18))
-    danger = piled.stack(ended + 2.0, 1.0 - height, belief)
+    danger = piled.danger(ended + 2.0, 1.0 - height, belief)
     assert danger is not None
     assert danger.probability == 0.25
     assert asked[1] == pytest.approx((0.8, 107.0))
@@ -181,7 +181,7 @@ def stack(
 ) -> Danger | None:
     found, ended, _ = ledger(gaps, sizes)
     found._steps[-1] = found._steps[-1]._replace(height=1.0 - left - up)
-    return found.stack(ended + still, left, lambda height, since: 1.0)
+    return found.danger(ended + still, left, lambda height, since: 1.0)
 
 
 def test_another_block_is_expected_after_the_usual_wait() -> None:
@@ -223,10 +223,9 @@ def test_the_next_step_is_like_the_last_two_or_it_is_not() -> None:
 
 
 def test_while_a_rise_goes_on_there_is_neither() -> None:
-    found, ended, height = ledger(TENS, (0.2,) * 4)
-    for judge in (found.danger, found.stack):
-        assert judge(ended + 5.0, 0.19, lambda *_: 1.0) is not None
-    found.feed(ended + 5.0, height)
-    found.feed(ended + 6.0, height + 0.05)
-    for judge in (found.danger, found.stack):
-        assert judge(ended + 6.0, 0.15, lambda *_: 1.0) is None
+    for gaps, sizes in ((TENS, (0.2,) * 4), ((7, 8, 2, 9), (0.05, 0.2, 0.16, 0.21, 0.18))):
+        found, ended, height = ledger(gaps, sizes)
+        assert found.danger(ended + 2.0, 0.19, lambda *_: 1.0) is not None
+        found.feed(ended + 2.0, height)
+        found.feed(ended + 3.0, height + 0.05)
+        assert found.danger(ended + 3.0, 0.15, lambda *_: 1.0) is None

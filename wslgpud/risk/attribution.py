@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
@@ -44,13 +45,13 @@ NOBODY = Culprit("", "")
 
 class _Snapshot(NamedTuple):
     t: float
-    held: dict[tuple[int, int], int]
-    pools: dict[str, int]
-    linux: int | None = None  # RAM that Linux has touched and not returned, page cache included
-    containers: Mapping[str, int] | None = None
+    processes: Sequence[ProcessSample]
+    ram: RamState | None
+    containers: Mapping[str, int] | None
 
 
 def _linux(ram: RamState | None) -> int | None:
+    """Return the RAM that Linux has touched and not returned, page cache included."""
     return None if ram is None or ram.free is None else ram.total - ram.free
 
 
@@ -121,7 +122,7 @@ def thin(history: list[Any]) -> bool:
     """Drop the most dispensable of too many rows (t, ...), whose neighbours are close for its age; was there one?"""
     if len(history) <= MAX_SNAPSHOTS:
         return False
-    now, old = history[-1][0], [row[0] for row in history[: 1 - NEWEST_KEPT]]
+    now, old = history[-1][0], list(map(itemgetter(0), history[: 1 - NEWEST_KEPT]))
     worths = [(after - before) / (now - t) for before, t, after in zip(old, old[1:], old[2:], strict=False)]
     del history[1 + worths.index(min(worths))]
     return True
@@ -140,8 +141,7 @@ class Attribution:
             return
         if not observation.processes and observation.ram is None:
             return
-        held = {p.key: p.held_bytes for p in observation.processes}
-        snapshots.append(_Snapshot(t, held, _pools(observation.ram), _linux(observation.ram), observation.containers))
+        snapshots.append(_Snapshot(t, observation.processes, observation.ram, observation.containers))
         if thin(snapshots) and t - snapshots[0].t > MAX_SECONDS:
             del snapshots[0]
 
@@ -152,9 +152,10 @@ class Attribution:
             return NOBODY
         seconds = now.t - before.t
         lost = lost_rate * seconds
+        held = {process.key: process.held_bytes for process in before.processes}
         groups: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
-            grown = process.held_bytes - before.held.get(process.key, 0)
+            grown = process.held_bytes - held.get(process.key, 0)
             if grown > 0:
                 groups.setdefault(short_name(process), []).append((grown, process))
         sums = Counter({name: sum(grown for grown, _ in members) for name, members in groups.items()})
@@ -166,7 +167,8 @@ class Attribution:
                     return Culprit(full_name(name, process.pid), "process", most / seconds, share, process.pid)
                 group = Message(GROUP, {"count": len(groups[name]), "name": name})
                 return Culprit(group, "group", grown / seconds, share)
-        pools = {pool: value - before.pools[pool] for pool, value in _pools(now.ram).items() if pool in before.pools}
+        then = _pools(before.ram)
+        pools = {pool: value - then[pool] for pool, value in _pools(now.ram).items() if pool in then}
         pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
         if grown >= CULPRIT_SHARE * lost:
             return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost))
@@ -182,10 +184,10 @@ class Attribution:
     def windows_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
         """Return the cause of Windows' loss of memory: this VM, a session of WSL's containers, or Windows' programs."""
         before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
-        if before is None or before.linux is None or used is None or lost_rate <= 0:
+        if before is None or (then := _linux(before.ram)) is None or used is None or lost_rate <= 0:
             return NOBODY
         lost = lost_rate * (now.t - before.t)
-        share = max(0.0, min(1.0, (used - before.linux) / lost))
+        share = max(0.0, min(1.0, (used - then) / lost))
         grown, session = _grown(before.containers, now.containers)
         held = min(1.0 - share, grown / lost)
         if share >= max(CULPRIT_SHARE, held):

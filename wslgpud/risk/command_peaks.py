@@ -10,7 +10,7 @@ includes their expected peak.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from wslgpud.model import Expected, Observation, ProcessSample
 from wslgpud.risk.attribution import full_name
 from wslgpud.risk.headroom import Room, gpu_key
-from wslgpud.risk.owners import FREED, Owner, by_owner, owner_of
+from wslgpud.risk.owners import FREED, Holders, Owner, by_owner
 
 KEPT_RUNS = 5
 #: Commands of one user, and of all: then the user with most of them loses the oldest.
@@ -32,9 +32,6 @@ MIN_SHARE = 0.05
 LATE = 2.0
 #: The distance to a peak that did no harm must be less than this share of the headroom.
 CALM_SHARE = 0.9
-
-#: By command: its first pid, and the bytes of all its processes by resource key.
-_Holdings = dict[Owner, tuple[int, dict[str, int]]]
 
 
 class ExpectedPeak(NamedTuple):
@@ -62,8 +59,6 @@ class _Life:
     began: float
     pid: int  # of its first process
     room: dict[str, int]  # headroom at its start
-    left: dict[str, int]  # and when it was last seen
-    held: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     peak_t: float = 0.0
 
@@ -78,67 +73,57 @@ class CommandPeaks:
         self._seen: tuple[ProcessSample, ...] = ()
         self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        #: at the last look: headroom by resource's key, and what each command held of it
+        self._left: dict[str, int] = {}
+        self._held: dict[Owner, dict[str, int]] = {}
+        self._now = Observation(0.0)
 
-    def push(self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str]) -> None:
-        """Take the next sample: processes, headroom, and resources that have just run out."""
-        t, ram, swap = observation.t, observation.ram, observation.swap
-        # Capacity of each resource by key: RAM with swap, each card's memory.
-        self._most = {gpu_key(gpu): gpu.total_bytes for gpu in observation.gpus if gpu.total_bytes}
-        if ram is not None:
-            self._most["ram"] = ram.total + (swap.total if swap is not None else 0)
+    def push(
+        self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str], holders: Holders
+    ) -> None:
+        """Take the next sample: processes and who holds what, headroom, and resources that have just run out."""
+        self._now, t = observation, observation.t
         for key in exhausted:
             for command, life in self._lives.items():
-                if life.held.get(key, 0) >= MIN_SHARE * self._capacity.get(key, 0):
+                if self._held[command].get(key, 0) >= MIN_SHARE * self._capacity.get(key, 0):
                     self._keep(command, t, life, killed=True)
         # Processes are read every few seconds and unchanged in between. An empty list means unknown.
         new = observation.processes and observation.processes is not self._seen
         if new and t - self._seen_t >= LOOK_SECONDS:
             self._seen, self._seen_t = observation.processes, t
             self._capacity.update((room.key, room.capacity) for room in rooms)
-            self._follow(t, self._held(observation), {room.key: room.headroom for room in rooms})
+            self._follow(t, holders, {room.key: room.headroom for room in rooms})
 
-    def _follow(self, t: float, held: _Holdings, left: dict[str, int]) -> None:
+    def _follow(self, t: float, holders: Holders, left: dict[str, int]) -> None:
         """Track commands that start, grow and end."""
+        owners, ram = holders.listed()
+        held = {owner: {"ram": size} for owner, size in ram.items() if owner.is_command}
+        for gpu in self._now.gpus:
+            key = gpu_key(gpu)
+            for user in gpu.processes:
+                if user.used_bytes is not None and user.pid in owners and (sizes := held.get(owners[user.pid])):
+                    sizes[key] = sizes.get(key, 0) + user.used_bytes
         for command in [command for command in self._lives if command not in held]:
             life = self._lives.pop(command)
-            if self._has_ended(life, left):
+            if self._has_ended(self._held[command], left):
                 self._keep(command, t, life)
-        for command, (pid, sizes) in held.items():
-            life = self._lives.get(command) or self._lives.setdefault(command, _Life(t, pid, left, left))
-            life.held, life.left = sizes, left
+        for command, sizes in held.items():
+            if command not in self._lives:
+                pid = min(pid for pid, owner in owners.items() if owner == command)
+                self._lives[command] = _Life(t, pid, left)
+            life = self._lives[command]
             for key, size in sizes.items():
                 if size > life.peaks.get(key, 0):
                     life.peaks[key], life.peak_t = size, t
+        self._held, self._left = held, left
 
-    def _has_ended(self, life: _Life, left: Mapping[str, int]) -> bool:
+    def _has_ended(self, held: Mapping[str, int], left: Mapping[str, int]) -> bool:
         """Return whether a command that is no longer listed has given its memory back.
 
         Else others may have pushed it out of the list, which shows the biggest.
         """
-        much = {key: size for key, size in life.held.items() if size >= MIN_SHARE * self._capacity.get(key, math.inf)}
-        return all(left.get(key, 0) - life.left.get(key, 0) >= FREED * size for key, size in much.items())
-
-    @staticmethod
-    def _held(observation: Observation) -> _Holdings:
-        """Return, by command, its first pid and the bytes of all its processes by resource key."""
-        users_known = any(process.uid is not None for process in observation.processes)
-        members: dict[Owner, list[ProcessSample]] = defaultdict(list)
-        for process in observation.processes:
-            if process.uid is not None or not users_known:
-                members[owner_of(process.uid, process.command)].append(process)
-        held = {
-            command: (min([one.pid for one in its]), {"ram": sum([one.held_bytes for one in its])})
-            for command, its in members.items()
-            if command.program
-        }
-        sizes_by_pid = {one.pid: held[command][1] for command in held for one in members[command]}
-        for gpu in observation.gpus:
-            key = gpu_key(gpu)
-            for user in gpu.processes:
-                if user.used_bytes is not None and (sizes := sizes_by_pid.get(user.pid)) is not None:
-                    sizes[key] = sizes.get(key, 0) + user.used_bytes
-        return held
+        much = {key: size for key, size in held.items() if size >= MIN_SHARE * self._capacity.get(key, math.inf)}
+        return all(left.get(key, 0) - self._left.get(key, 0) >= FREED * size for key, size in much.items())
 
     def _keep(self, command: Owner, t: float, life: _Life, *, killed: bool = False) -> None:
         """Record a run that has ended, or is about to run out of memory."""
@@ -186,19 +171,22 @@ class CommandPeaks:
     def _own(self, t: float, key: str) -> Iterator[tuple[int, ExpectedPeak]]:
         """Yield the memory that running commands have yet to take, by their first pid."""
         for command in self._runs.keys() & self._lives.keys():
-            life, runs = self._lives[command], self._known(command, key)
+            life, runs, held = self._lives[command], self._known(command, key), self._held[command]
             killed = any(run.killed for run in runs[-1:])
-            if key not in life.held or (len(runs) < 2 and not killed):
+            if key not in held or (len(runs) < 2 and not killed):
                 continue
             if t - life.began > LATE * max(run.seconds for run in runs) + 60.0:
                 continue
             peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
             if peak > life.peaks[key]:
-                yield life.pid, ExpectedPeak(peak - life.held[key], full_name(command.program, life.pid), peak)
+                yield (life.pid, ExpectedPeak(peak - held[key], full_name(command.program, life.pid), peak))
 
     def _believed(self, key: str, size: int) -> bool:
         """Return whether a peak is plausible: memory shared by forked processes counts in each."""
-        return size <= self._most.get(key, size)
+        ram, swap = self._now.ram, self._now.swap
+        most = {gpu_key(gpu): gpu.total_bytes for gpu in self._now.gpus}
+        most["ram"] = ram.total + (swap.total if swap is not None else 0) if ram is not None else None
+        return size <= (most.get(key) or size)
 
     def _known(self, command: Owner, key: str) -> list[_Run]:
         """Return a command's runs with a plausible peak of a resource."""
@@ -211,8 +199,7 @@ class CommandPeaks:
         """
         found = {}
         for command in self._runs.keys() & self._lives.keys():
-            life = self._lives[command]
-            held, before = life.held.get(room.key, 0), life.room.get(room.key)
+            held, before = self._held[command].get(room.key, 0), self._lives[command].room.get(room.key)
             if before is None or held < 0.5 * (before - room.headroom) or held < MIN_SHARE * room.capacity:
                 continue
             runs = self._known(command, room.key)

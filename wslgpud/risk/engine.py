@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transition
@@ -99,7 +98,7 @@ class RiskEngine:
         if COMMANDS in self._recalled:
             self._commands.recall(t, *self._recalled.pop(COMMANDS))
         self._holders.push(observation)
-        self._commands.push(observation, here, exhausted)
+        self._commands.push(observation, here, exhausted, self._holders)
         for room in here:
             tracker = self._tracker(room, t)
             wish = self._commands.wish(t, room, observation.expected)
@@ -110,16 +109,16 @@ class RiskEngine:
                 "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
                 wish.rest_bytes if wish else 0,
-                partial(self._commands.calm, room),
+                self._commands.calm,
                 self.card_ends.get(room.key),
-                partial(self._holders.of, room),
+                self._holders.of,
                 self._holders.known,
             )
             old = tracker.hysteresis.level
             view = tracker.update(t, room, around)
             forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
-        now = seen | dict(self._unseen(observation, seen, pressure))
+        now = seen if self._last.keys() <= seen.keys() else seen | dict(self._unseen(observation, seen, pressure))
         changes = tuple(self._changes(t, wall, now))
         here_still = (last.forecast for last in now.values() if last.forecast.cause != "gone")
         return Assessment(tuple(here_still), changes, failures)
@@ -194,20 +193,20 @@ class RiskEngine:
 
     def _killed(self, observation: Observation) -> Iterator[str]:
         """Yield resources with an OOM kill since the last observation."""
-        counts = {f"cgroup:{group.path}": group.oom_kills_total for group in observation.cgroups}
-        if observation.vm is not None:
-            counts["ram"] = observation.vm.oom_kills_total
+        groups = [(f"cgroup:{group.path}", group.oom_kills_total) for group in observation.cgroups]
+        killed = [name for name, count in groups if self._has_risen(name, count)]
+        yield from killed
+        vm, ram = observation.vm, self._trackers.get("ram")
+        more = self._has_risen("ram", vm.oom_kills_total if vm is not None else None)
         # A kill in a limited cgroup also counts in the machine's total.
-        ram = self._trackers.get("ram")
-        by_machine = ram is not None and ram.headroom < self.settings.pressure_headroom * ram.capacity
-        for name, count in counts.items():
-            if count is None:
-                continue
-            before = self._kills.get(name, count)
-            self._kills[name] = count
-            if count > before and (name != "ram" or by_machine):
-                by_machine = False
-                yield name
+        if more and not killed and ram and ram.headroom < self.settings.pressure_headroom * ram.capacity:
+            yield "ram"
+
+    def _has_risen(self, name: str, kills: int | None) -> bool:
+        if kills is None:
+            return False
+        before, self._kills[name] = self._kills.get(name, kills), kills
+        return kills > before
 
     def _refused(self, observation: Observation) -> Iterator[str]:
         """Yield the keys of resources on which an allocation has just failed; among several cards, the likeliest."""

@@ -286,22 +286,20 @@ class Envelope:
         t, used = self._t, self._scales[0].current
         if self._jumps.standing(used):
             return []
-        fresh = {index for index, _, _ in self.rolled}
-        every = resumed or not self._asked
+        fresh = len(self.rolled) + 2 if self._asked and not resumed else SCALES
         self._asked = True
-        for index, scale in enumerate(self._scales):
-            if len(scale.maxima) < MIN_RISES - 1:
-                self._seen[index] = None
-            elif every or index < 2 or index in fresh or index - 2 in fresh:
-                self._seen[index] = scale.growth(t, used, self._noise)
-
-        def weighed(growth: Growth) -> Growth:
-            # Lindy's rule for its size, and again for its pause if it pauses.
-            alive = max(0.0, 1.0 - (t - self._mark_t) / growth.window_seconds)
-            likely = alive * alive * growth.gain / (growth.gain + headroom)
-            return Growth(*growth[:-2], likely, headroom / growth.rate)
-
-        return [weighed(growth) for growth in self._seen if growth is not None]
+        for index, scale in enumerate(self._scales[:fresh]):
+            enough = len(scale.maxima) >= MIN_RISES - 1
+            self._seen[index] = scale.growth(t, used, self._noise) if enough else None
+        found = []
+        for growth in self._seen:
+            if growth is not None:
+                # Lindy's rule for its size, and again for its pause if it pauses.
+                window, gain, rate, pace, height, _, _ = growth
+                alive = max(0.0, 1.0 - self.still_seconds / window)
+                likely = alive * alive * gain / (gain + headroom)
+                found.append(Growth(window, gain, rate, pace, height, likely, headroom / rate))
+        return found
 
 
 class Peaks:
@@ -330,6 +328,11 @@ class Peaks:
                 self._rising, self._high = True, used
         while self._peaks and t - self._peaks[0][0] > self._memory:
             self._peaks.popleft()
+
+    @property
+    def any(self) -> bool:
+        """Return whether one is remembered."""
+        return bool(self._peaks)
 
     def clear(self) -> None:
         """Forget all peaks, including the present one, which did harm."""

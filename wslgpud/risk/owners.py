@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from wslgpud.model import GpuSample, Observation, ProcessSample
+from wslgpud.model import Observation, ProcessSample
 from wslgpud.risk.attribution import SNAPSHOT_SECONDS, thin
 from wslgpud.risk.growth import Peaks
 from wslgpud.risk.headroom import WINDOWS, Room
@@ -44,15 +44,20 @@ class Owner(NamedTuple):
     uid: int | None
     program: str
 
+    @property
+    def is_command(self) -> bool:
+        """Return whether the program has a script, a subject: a mere name is kept without blanks."""
+        return " " in self.program
+
 
 @lru_cache(maxsize=1024)
-def owner_of(uid: int | None, command: str) -> Owner:
-    """Return the user and the program with its script; the latter is "" where the command line names no specific one.
+def owner_of(uid: int | None, command: str, name: str) -> Owner:
+    """Return the user and the program with its script; its name where the command line names nothing specific.
 
     Remembered, as each list of processes asks for the same ones again.
     """
     program, _, subject = command.partition(" ")
-    return Owner(uid, "" if subject in _ANYTHING else f"{program} {subject}")
+    return Owner(uid, name.replace(" ", "_") if subject in _ANYTHING else f"{program} {subject}")
 
 
 class Holders:
@@ -65,24 +70,32 @@ class Holders:
         self.known, self.fresh = known, False
         self._processes: tuple[ProcessSample, ...] = ()
         self._by_pid: dict[int, Owner] = {}
+        self._ram: dict[Owner, int] | None = None
         self._now = Observation(0.0)
 
     def push(self, now: Observation) -> None:
         """Take the next sample; an empty list of processes means unknown."""
         self._now = now
         self.fresh = bool(now.processes) and now.processes is not self._processes
-        if not self.fresh:
-            return
-        self._processes = now.processes
-        self.known = self.known or any(process.uid is not None for process in now.processes)
-        # The list shows the biggest; a program on a card stays known while the driver lists it.
-        on_cards = {program.pid for gpu in now.gpus for program in gpu.processes}
-        known = {pid: owner for pid, owner in self._by_pid.items() if pid in on_cards}
-        for process in now.processes:
-            if process.uid is not None:
-                owner = owner_of(process.uid, process.command)
-                known[process.pid] = owner if owner.program else Owner(process.uid, process.name)
-        self._by_pid = known
+        if self.fresh:
+            self._processes, self._ram = now.processes, None
+            self.known = self.known or any(process.uid is not None for process in now.processes)
+
+    def listed(self) -> tuple[Mapping[int, Owner], Mapping[Owner, int]]:
+        """Return the owner of each process by pid, and the RAM of each owner in bytes.
+
+        A list is looked through when that is asked, and once. Without any user, all are one unknown user's.
+        """
+        if self._ram is None:
+            self._ram = defaultdict(int)
+            # The list shows the biggest; a program on a card stays known while the driver lists it.
+            on_cards = {program.pid for gpu in self._now.gpus for program in gpu.processes}
+            self._by_pid = {pid: self._by_pid[pid] for pid in on_cards & self._by_pid.keys()}
+            for process in self._processes:
+                if process.uid is not None or not self.known:
+                    owner = self._by_pid[process.pid] = owner_of(process.uid, process.command, process.name)
+                    self._ram[owner] += process.rss_bytes + process.swap_bytes
+        return self._by_pid, self._ram
 
     def of(self, room: Room) -> Mapping[Owner, int] | None:
         """Return the bytes of a resource by owner; None where nothing new is known."""
@@ -92,26 +105,27 @@ class Holders:
         if room.key == WINDOWS or (room.gpu is not None and self._now.wsl and not measured):
             owner = self._only_person() if self.fresh else None
             return None if owner is None else {owner: room.capacity - room.headroom}
-        if room.gpu is not None:
-            return self._summed(self._on_card(room.gpu))
-        if not self.fresh:
+        if room.gpu is None and not self.fresh:
             return None
-        group = room.key.removeprefix("cgroup:")
-        inside = self._processes if room.key == "ram" else [p for p in self._processes if p.within(group)]
-        return self._summed([(self._by_pid.get(process.pid), process.held_bytes) for process in inside])
-
-    def _on_card(self, gpu: GpuSample) -> Iterator[tuple[Owner | None, int]]:
-        return ((self._by_pid.get(program.pid), program.used_bytes or 0) for program in gpu.processes)
-
-    @staticmethod
-    def _summed(parts: Iterable[tuple[Owner | None, int]]) -> Mapping[Owner, int]:
+        owners, ram = self.listed()
         sums: dict[Owner, int] = defaultdict(int)
-        for owner, size in parts:
-            if owner is not None:
-                sums[owner] += size
-        for owner, size in [*sums.items()]:
-            sums[Owner(owner.uid, "")] += size
-        return sums
+        if room.key == "ram":
+            sums |= ram
+        else:
+            for pid, size in self._parts(room):
+                if pid in owners:
+                    sums[owners[pid]] += size
+        whole: dict[int | None, int] = defaultdict(int)
+        for owner, size in sums.items():
+            whole[owner.uid] += size
+        return sums | {Owner(uid, ""): size for uid, size in whole.items()}
+
+    def _parts(self, room: Room) -> list[tuple[int, int]]:
+        """Return the pid and the bytes of each process on a card, or in a group."""
+        if room.gpu is not None:
+            return [(program.pid, program.used_bytes or 0) for program in room.gpu.processes]
+        group = room.key.removeprefix("cgroup:")
+        return [(process.pid, process.held_bytes) for process in self._processes if process.within(group)]
 
     def _only_person(self) -> Owner | None:
         """Return the one person who uses this machine; None where there are several.
@@ -150,6 +164,11 @@ class OwnedPeaks:
         self._own: dict[Owner, _Own] = {}
         self._looks: list[_Shares] = []
         self._growers: dict[float, Owner | None] = {}  # by the time of the earlier look
+
+    @property
+    def any(self) -> bool:
+        """Return whether a peak of any owner is remembered."""
+        return any(own.peaks.any for own in self._own.values())
 
     def due(self, t: float) -> bool:
         """Return whether it is time to record again: every other second."""
@@ -196,7 +215,7 @@ class OwnedPeaks:
         grown = [
             (bool(owner.program), gain, owner)
             for owner, share in now.held.items()
-            if (gain := share - held(owner, 0.0)) >= least
+            if share >= least and (gain := share - held(owner, 0.0)) >= least
         ]
         return max(grown, key=itemgetter(0, 1), default=(False, 0.0, None))[2]
 

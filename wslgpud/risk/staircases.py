@@ -80,13 +80,15 @@ class StepLedger:
             self._run_from = None
 
     def danger(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
-        """Return the danger of the current staircase at ``t`` with this share left; None without one.
+        """Return the danger of the current staircase, or stack, at ``t`` with this share left; None without one.
 
         ``belief`` returns the certainty for a height and the time at which the climb to it began.
         """
+        if len(self._steps) < MIN_STEPS or self._run_from is not None:
+            return None
         steps, regular = self._steps, self._regular(t, 1.0 - headroom)
         if not regular:
-            return None
+            return self._stack(t, headroom, belief)
         sizes = [step.size for step in steps]
         interval = (steps[-1].began - steps[-4].began) / 3.0
         still = t - steps[-1].ended
@@ -118,19 +120,18 @@ class StepLedger:
             belief=believed,
         )
 
-    def stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
+    def _stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
         """Return the danger of irregular allocations that pile up, once another would not fit; else None.
 
         Models, trials of a search, buffers: they are kept, and nothing shows when the next one comes.
         """
-        if len(self._steps) < MIN_STEPS or headroom >= STACK_HEADROOM or self._run_from is not None:
-            return None
         last = [*self._steps][-MIN_STEPS:]
         sizes = sorted(step.size for step in last)
         following = sizes[-2]  # the largest may be a program's final pool
         waits = [b.began - a.began for a, b in pairwise(last)]
         still, on_top = t - last[-1].ended, 1.0 - headroom - last[-1].height
-        if sizes[0] < STACKED or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
+        few = headroom >= STACK_HEADROOM or sizes[0] < STACKED
+        if few or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
             return None
         wait = sum(waits) / len(waits)
         eta = max(0.0, wait - still)
@@ -155,8 +156,6 @@ class StepLedger:
     def _regular(self, t: float, used: float) -> int:
         """Return how many of the last steps were regular in time and size; 0 if this is no staircase."""
         steps = self._steps
-        if len(steps) < MIN_STEPS or self._run_from is not None:
-            return 0
         if used - steps[-1].height > MAX_GROWTH * steps[-1].size:
             return 0  # the latest rise is no step
         gaps, sizes = [b.began - a.began for a, b in pairwise(steps)], [step.size for step in steps]

@@ -28,10 +28,6 @@ QUIET_HEADROOM = 0.5
 EXPECTED_SECONDS = 900.0
 
 
-def _nothing_held() -> None:
-    """Nothing new is known of who holds what."""
-
-
 class ResourceState(NamedTuple):
     """The state of a resource after a sample."""
 
@@ -51,10 +47,10 @@ class Circumstances(NamedTuple):
     gap_expected: bool = False  # the time since the last sample is no stall
     wanted_bytes: int = 0  # expected by running commands, judging by earlier runs
     #: how many runs of a command took at least as much as now, without harm; asked only while something grows
-    calm: Callable[[], Mapping[Owner, int]] = dict
+    calm: Callable[[Room], Mapping[Owner, int]] = lambda _: {}
     end_bytes: float | None = None  # use at which a stress run saw the card's memory spill into RAM
     #: bytes by owner, if they have been read afresh; asked every other second
-    held: Callable[[], Mapping[Owner, int] | None] = _nothing_held
+    held: Callable[[Room], Mapping[Owner, int] | None] = lambda _: None
     owners_known: bool = False  # else everything counts as one owner's
 
 
@@ -162,10 +158,11 @@ class Tracker:
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
         self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
-        if self.owned.due(t) and (held := around.held()) is not None:
+        if self.owned.due(t) and (held := around.held(room)) is not None:
             self.owned.push(t, 1.0 - share, {owner: size / room.capacity for owner, size in held.items()})
-        dangers = [] if share >= QUIET_HEADROOM else self._growing(t, share, around)
-        self._quiet = share >= QUIET_HEADROOM
+        quiet = share >= QUIET_HEADROOM
+        dangers = [] if quiet else self._growing(t, share, around.calm(room), known=around.owners_known)
+        self._quiet = quiet
         alarmed = self.hysteresis.level >= Level.WARNING
         dangers += self._stalling(share, around.pressure, 0.0 if around.gap_expected else gap, alarmed=alarmed)
         if around.exhausted and share < self.hysteresis.room_back:
@@ -190,17 +187,18 @@ class Tracker:
         if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
             self._recent.append((t, room.headroom))
 
-    def _growing(self, t: float, share: float, around: Circumstances) -> list[Danger]:
-        calm = around.calm()
+    def _growing(self, t: float, share: float, calm: Mapping[Owner, int], *, known: bool) -> list[Danger]:
+        doubtful = calm or (self.owned if known else self.peaks).any
 
         def belief(height: float, since: float) -> float:
-            return 1.0 / (1.0 + self.settings.doubt * self._harmless(height, since, calm, known=around.owners_known))
+            harmless = self._harmless(height, since, calm, known=known) if doubtful else 0.0
+            return 1.0 / (1.0 + self.settings.doubt * harmless)
 
         growths = [g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
-        likely = 0.3 * max((g.probability for g in growths), default=0.0)
-        etas = [g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= likely]
-        early = min(etas, default=math.inf)
-        now = next((g.eta_seconds for g in growths if g.window_seconds >= 2.5), math.inf)
+        likely = 0.3 * max([g.probability for g in growths], default=0.0)
+        longer = [g for g in growths if g.window_seconds >= 2.5]
+        early = min([g.eta_seconds for g in longer if g.probability >= likely], default=math.inf)
+        now = longer[0].eta_seconds if longer else math.inf
         dangers = [
             Danger(
                 "growth",
@@ -215,11 +213,8 @@ class Tracker:
             )
             for g in growths
         ]
-        for ledger in self._ledgers.values():
-            stairs = ledger.danger(t, share, belief) or ledger.stack(t, share, belief)
-            if stairs is not None:
-                dangers.append(stairs)
-        return dangers
+        stairs = [ledger.danger(t, share, belief) for ledger in self._ledgers.values()]
+        return dangers + [danger for danger in stairs if danger is not None]
 
     def _harmless(self, height: float, since: float, calm: Mapping[Owner, int], *, known: bool) -> float:
         """Return how often whoever has grown since then came to this height without harm."""
