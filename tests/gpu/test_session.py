@@ -83,6 +83,17 @@ def test_what_is_dear_is_asked_as_well_when_everything_is(session):
     assert "gpu_energy_joules" not in sample(session, 2.0)
 
 
+def test_a_brief_sample_asks_only_who_uses_how_much_memory(session, backend):
+    sample(session, 0.0)
+    backend.asked.clear()
+
+    (gpu,) = session.sample(30.0, brief=True)["gpus"]
+
+    assert backend.asked == ["nvmlDeviceGetMemoryInfo"]
+    assert gpu["values"]["gpu_memory_used_bytes"] == 40
+    assert "gpu_fan_speed_ratio" in sample(session, 31.0), "what has become due meanwhile"
+
+
 @pytest.mark.parametrize(("took_seconds", "read_at"), [(0.00019, list(range(11))), (0.00021, [0, 5, 10])])
 def test_clocks_and_processes_are_read_every_sample_if_cheap(session, backend, monkeypatch, took_seconds, read_at):
     backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": 1, "usedGpuMemory": 5}]

@@ -125,7 +125,7 @@ class Hanging:
 
 def test_a_hung_source_costs_only_its_own_readings() -> None:
     hanging, clock = Hanging(), SteppingClock()
-    stuck = source(hanging, "stuck", lane="driver", deadline=0.05)
+    stuck = source(hanging, "stuck", lane="driver", deadline=0.0)
     with sampling(stuck, source(counting(), "good"), clock=clock) as sampler:
         for tick in range(3):
             report, good, _ = sampler.tick().reports
@@ -152,14 +152,14 @@ def test_one_thread_reads_all_lanes_while_none_hangs(monkeypatch: pytest.MonkeyP
     with sampling(*(source(read, lane, lane=lane) for lane in "abc")) as sampler:
         for _ in range(5):
             sampler.tick()
-            eventually(lambda: sampler._threads._idle, "the end of the work")
+            eventually(lambda: sampler._idle, "the end of the work")
 
     assert len(readers) == 1
 
 
 def test_lanes_behind_a_hung_one_are_read_in_the_same_tick() -> None:
     hanging, clock = Hanging(), SteppingClock()
-    stuck = [source(hanging, lane, lane=lane, deadline=0.3) for lane in ("driver", "drive")]
+    stuck = [source(hanging, lane, lane=lane, deadline=0.0) for lane in ("driver", "drive")]
     good = source(counting(), "memory"), source(counting(), "disk", lane="disk")
     with sampling(good[0], *stuck, good[1], clock=clock) as sampler:
         seen = [report.health for report in sampler.tick().reports[:4]]
@@ -235,6 +235,14 @@ def test_an_extra_tick_reads_only_what_is_cheap_and_needed() -> None:
 
     assert cheap.sample.readings[0].value == 1
     assert (dear.sample.readings[0].value, dear.fresh) == (0, False)
+
+
+def test_an_extra_tick_tells_its_sources_so() -> None:
+    cheap = source(lambda: Sample((Reading(VALUE, int(cheap.brief)),)), "cheap", fast=True)
+    with sampling(cheap) as sampler:
+        seen = [sampler.tick(fast=fast).value(VALUE) for fast in (False, True, False)]
+
+    assert seen == [0, 1, 0]
 
 
 def test_a_tick_that_comes_late_says_by_how_much() -> None:

@@ -83,6 +83,8 @@ def main(order: str) -> int:
             sys.stdout.flush()
             log_now()
             gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
+            # What SQLAlchemy's statements leave in cycles; at the threshold of the start, 5 MiB of it would wait.
+            gc.set_threshold(2000, 5, 5)
             gc.enable()
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:

@@ -1,9 +1,9 @@
 """The child process that calls NVML, so that a driver's hang or crash affects nothing else.
 
 Reads one JSON request per line from standard input and answers each with one line on standard output; exits at the end
-of its input. A request is ``{}``: make the calls that are due; ``{"everything": true}``: make all; or ``{"name_of":
-pid}``, answered with ``{"name": text or null}``, which that process can make hang: it is sent to a child of its own. An
-answer to the others holds
+of its input. A request is ``{"brief": false}``: make the calls that are due; with true: those of ``BRIEF`` only;
+``{"everything": true}``: make all; or ``{"name_of": pid}``, answered with ``{"name": text or null}``, which that
+process can make hang: it is sent to a child of its own. An answer to the others holds
 
 - ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with the values read this time (null:
 known before, no longer), or ``{"index", "uuid", "lost": error}``;
@@ -58,6 +58,8 @@ MOVED_RATIO = 0.005
 #: VRAM by process is asked of Windows at every sample where that takes no longer, else every ``OFTEN`` seconds, and
 #: when the VRAM in use has changed.
 CHEAP_DXG_SECONDS = 0.001
+#: what can end a training within seconds: the VRAM in use, and who uses it
+BRIEF = frozenset({"memory", "compute_processes", "graphics_processes"})
 #: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
 ALARM_SECONDS = 120
@@ -160,11 +162,11 @@ class Session:
             if gpu.identity
         ]
 
-    def sample(self, now: float, *, everything: bool = False) -> dict[str, Any]:
-        """Make all calls that are due, or all, and return the answer; ``Failed`` where NVML cannot be used any more."""
+    def sample(self, now: float, *, everything: bool = False, brief: bool = False) -> dict[str, Any]:
+        """Make the calls that are due, or all, and return the answer; ``Failed`` where NVML cannot be used any more."""
         for question in (question for gpu in self.gpus for question in gpu.questions if everything):
             question.due = now
-        reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
+        reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now, brief=brief) for gpu in self.gpus]}
         present = [gpu for gpu in self.gpus if not gpu.lost]
         if self.gpus and not present:
             raise Failed(self.gpus[0].lost, "nvmlDeviceGetHandleByIndex")
@@ -181,11 +183,13 @@ class Session:
             reply["support"] = self.support()
         return reply
 
-    def _sample_gpu(self, gpu: Gpu, now: float) -> dict[str, Any]:
+    def _sample_gpu(self, gpu: Gpu, now: float, *, brief: bool) -> dict[str, Any]:
         values: dict[str, Any] = {}
         if not gpu.lost:
             try:
                 for question in gpu.questions:
+                    if brief and question.call.name not in BRIEF:
+                        continue
                     moved = not question.call.outputs and not question.failures and gpu.has_moved(values)
                     if (now >= question.due or moved) and question.supported is not False:
                         self._put(gpu, question, now, values)
@@ -303,7 +307,7 @@ def serve(library: str, recording: str, limit_seconds: float, requests: int, ans
             if "name_of" in asked:
                 reply = {"name": session.process_name(asked["name_of"])}
             else:
-                reply = session.sample(now, everything="everything" in asked)
+                reply = session.sample(now, everything="everything" in asked, brief=asked.get("brief", False))
                 windows_vram.sample(reply, backend, now)
                 if first:
                     reply["session"] = session.describe()

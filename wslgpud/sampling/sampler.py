@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
@@ -39,7 +39,10 @@ METRICS = (INTERVAL, LATENESS)
 
 
 class Sampler:
-    """Reads the sources in threads, since any may hang, and puts their reports into a Snapshot."""
+    """Reads the sources and puts their reports into a Snapshot.
+
+    One thread reads all lanes; while it takes long with one, another goes on, so that a hung one holds up none.
+    """
 
     def __init__(
         self, sources: Iterable[Source], clock: Clock, interval_seconds: float, *, patient: bool = False
@@ -50,8 +53,11 @@ class Sampler:
         self._interval = interval_seconds
         all_sources = tuple(sources)
         self._lanes = {source.lane: _Lane() for source in all_sources}
-        self._threads = _Threads(clock)
         self._slots = [_Slot(source, self._lanes[source.lane]) for source in all_sources]
+        self._waiting: deque[_Lane] = deque()
+        #: of the threads that have nothing to do; the last is taken first, as its memory is in the caches
+        self._idle: list[SimpleQueue[None]] = []
+        self._closed = False
         self._sequence = 0
         self._started = math.inf  # the first tick is not late
 
@@ -61,19 +67,24 @@ class Sampler:
         ``planned_seconds`` is the planned time since the last tick (the interval by default); a delay shows in
         ``lateness_seconds``, evidence of a stalled machine.
         """
-        began, started, wall = time.monotonic(), self._clock.mono(), self._clock.wall()
+        started, wall, began = self._clock.mono(), self._clock.wall(), time.monotonic()
         step = planned_seconds or self._interval
         lateness = max(0.0, started - self._started - step)
         self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
+        for slot in due:
+            slot.source.brief = fast
         lanes = [lane for lane in self._lanes.values() if lane.begin([s for s in due if s.lane is lane], started)]
-        self._threads.read(lanes)
+        self._waiting.extend(lanes)
+        self._go_on()
         # `wslgpud status` and READY rely on the first snapshot: it must be complete.
         most = PATIENCE_SECONDS if self._sequence else math.inf
         for lane in reversed(lanes):  # they are read in this order, so that mostly one wait does
-            patience = min(lane.deadline_seconds, most)
-            done = self._threads.wait(lane, math.inf if self._patient else began + patience)
-            lane.overdue = not done and patience == lane.deadline_seconds
+            until = math.inf if self._patient else began + min(lane.deadline_seconds, most)
+            while not lane.done.wait(max(0.0, min(until - time.monotonic(), TURN_SECONDS))):
+                if time.monotonic() >= until:
+                    break
+                self._go_on()
         self._sequence += 1
         ended = self._clock.mono()
         # Readings of the sources' own state matter most when they fail, and then their reports are empty.
@@ -87,7 +98,29 @@ class Sampler:
         """Close the sources and end the threads; a hung one lasts until the process ends."""
         for slot in self._slots:
             slot.source.close()
-        self._threads.close()
+        self._closed = True
+        for wake in tuple(self._idle):
+            wake.put(None)
+
+    def _go_on(self) -> None:
+        """Have one more thread read what waits, if anything does."""
+        if self._waiting and self._idle:
+            self._idle.pop().put(None)
+        elif self._waiting:
+            # A daemon thread, because a read that never returns must not keep the program from exiting. Where none can
+            # be started now, the next turn tries again.
+            with suppress(RuntimeError):
+                threading.Thread(target=self._work, name="sources", daemon=True).start()
+
+    def _work(self) -> None:
+        wake: SimpleQueue[None] = SimpleQueue()
+        while not self._closed:
+            with suppress(IndexError):
+                while True:
+                    self._waiting.popleft().read(self._clock)
+            self._idle.append(wake)
+            if not self._closed:
+                wake.get()
 
 
 class _Slot:
@@ -145,7 +178,7 @@ class _Slot:
             self.last = self.arrived.popleft()
             return self.last
         since = self.running_since
-        if since is not None and (self.lane.overdue or now - since >= self.lane.deadline_seconds):
+        if since is not None and now - since >= self.lane.deadline_seconds:
             waited = now - since
             if self.last is None or self.last.health != "late":
                 self.failures += 1
@@ -170,7 +203,7 @@ class _Lane:
     """Sources that are read one after another; all of them before any is read again."""
 
     def __init__(self) -> None:
-        self.deadline_seconds, self.overdue = 0.0, False
+        self.deadline_seconds = 0.0
         self.done = threading.Event()
         self.done.set()
         self._slots: list[_Slot] = []
@@ -179,7 +212,7 @@ class _Lane:
         """Have these sources read next; False where there are none, or the lane is still busy."""
         if not slots or not self.done.is_set():
             return False
-        self.deadline_seconds, self.overdue = max(slot.source.deadline_seconds for slot in slots), False
+        self.deadline_seconds = max(slot.source.deadline_seconds for slot in slots)
         self.done.clear()
         self._slots = slots
         for slot in slots:
@@ -190,52 +223,3 @@ class _Lane:
         for slot in self._slots:
             slot.run(clock)
         self.done.set()
-
-
-class _Threads:
-    """One thread reads all lanes; while it takes long with one, another goes on, so that a hung one holds up none."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: deque[_Lane] = deque()
-        #: of the threads that have nothing to do; the last is taken first, as its memory is in the caches
-        self._idle: list[SimpleQueue[None]] = []
-        self._closed = False
-
-    def read(self, lanes: Sequence[_Lane]) -> None:
-        """Read the lanes, in this order."""
-        self._waiting.extend(lanes)
-        self._go_on()
-
-    def wait(self, lane: _Lane, until: float) -> bool:
-        """Return whether the lane is done, at the latest at this ``time.monotonic``."""
-        while not lane.done.wait(max(0.0, min(until - time.monotonic(), TURN_SECONDS))):
-            if time.monotonic() >= until:
-                return False
-            self._go_on()
-        return True
-
-    def close(self) -> None:
-        self._closed = True
-        for wake in tuple(self._idle):
-            wake.put(None)
-
-    def _go_on(self) -> None:
-        """Have one more thread read what waits, if anything does."""
-        if self._waiting and self._idle:
-            self._idle.pop().put(None)
-        elif self._waiting:
-            # A daemon thread, because a read that never returns must not keep the program from exiting. Where none can
-            # be started now, the next turn tries again.
-            with suppress(RuntimeError):
-                threading.Thread(target=self._work, name="sources", daemon=True).start()
-
-    def _work(self) -> None:
-        wake: SimpleQueue[None] = SimpleQueue()
-        while not self._closed:
-            with suppress(IndexError):
-                while True:
-                    self._waiting.popleft().read(self._clock)
-            self._idle.append(wake)
-            if not self._closed:
-                wake.get()

@@ -113,10 +113,6 @@ class Folder:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def changed_ns(self) -> int:
-        """Return when an entry was last added or removed, by the file system's clock."""
-        return os.fstat(self._descriptor).st_mtime_ns
-
     def names(self, max_names: int) -> list[str]:
         """Return the names in it, at most ``max_names``, unordered. Raises OSError: it cannot be listed."""
         with os.scandir(self._descriptor) as entries:

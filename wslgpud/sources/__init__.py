@@ -36,6 +36,8 @@ class Source(ABC):
     #: cheap, and able to end a training within seconds: read at every tick; the others every few seconds while all is
     #: calm, and not at the additional ticks while headroom shrinks
     fast: ClassVar[bool] = False
+    #: whether this read need only return what can end a training, and may repeat the rest; set by the sampler
+    brief: bool = False
 
     def __init__(self, host: Host, config: Config) -> None:
         self.host = host

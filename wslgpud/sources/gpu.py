@@ -256,7 +256,7 @@ class GpuSource(Source):
         if self._renew_at is not None and now >= self._renew_at:
             self._renew_at = None
             self._probe.renew()
-        request, self._request = self._request, {}
+        request, self._request = self._request or {"brief": self.brief}, {}
         try:
             reply = self._probe.ask(request)
         except ProbeDown as down:
@@ -301,10 +301,8 @@ class GpuSource(Source):
             return
         if now >= self._look_at:
             if visible(self.host, self.config.sampling.nvml_library):
-                self.period_seconds = 0.0
                 return
             self._look_at = now + LOOK_AGAIN_SECONDS
-        self.period_seconds = self._look_at - now + 1  # no thread needs to wake up earlier
         raise NoData(say("no NVIDIA GPU here"))
 
     def _fail(self, reply: Mapping[str, str]) -> None:

@@ -77,9 +77,7 @@ class OomDaemonSource(Source):
             self._look_at = now + LOOK_AGAIN_SECONDS
             units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
         if not units:
-            self.period_seconds = LOOK_AGAIN_SECONDS + 1  # no thread needs to wake up earlier
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
-        self.period_seconds = 0.0
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
         # The child must not outlive us: it would wait for the next kill.
         child = ["setpriv", "--pdeathsig", "KILL", "journalctl"]
