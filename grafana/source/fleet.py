@@ -6,9 +6,9 @@ from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
     GOOD,
-    HEADROOM_STEPS,
     LEVELS,
     NEUTRAL,
+    NOTE,
     RISK,
     TIME_LEFT_STEPS,
     TIME_LEFT_WORDS,
@@ -200,7 +200,7 @@ def _together() -> list[Panel]:
             unit="percentunit",
             width=12,
             height=8,
-            thresholds=steps(*HEADROOM_STEPS),
+            thresholds=steps((None, NOTE)),
             full=1,
         ),
         rows(

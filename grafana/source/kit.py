@@ -124,7 +124,6 @@ def words(meanings: Mapping[float, tuple[str, str]]) -> list[models.ValueMapping
 
 LEVELS = words({int(level): (level.label, colour) for level, colour in LEVEL_COLOURS.items()})
 NOT_HERE_WORDS = words({NOT_AVAILABLE: ("N/A", NOT_HERE)})
-HEADROOM_STEPS: Steps = ((None, CRITICAL), (RISK.critical_headroom, WARNING), (RISK.warn_points[-1][1], GOOD))
 TIME_LEFT_STEPS: Steps = ((None, CRITICAL), (RISK.critical_eta_seconds, WARNING), (RISK.warn_eta_seconds, GOOD))
 TIME_LEFT_WORDS = words({NOT_AVAILABLE: ("not running out", GOOD)})
 

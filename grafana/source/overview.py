@@ -7,7 +7,6 @@ from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
     GOOD,
-    HEADROOM_STEPS,
     LEVELS,
     NEUTRAL,
     NOT_HERE,
@@ -87,12 +86,12 @@ def _verdict() -> list[Panel]:
         bars(
             "Headroom",
             "Share that can still be allocated: RAM with swap, VRAM below its real ceiling. "
-            "Colours change where growth becomes a warning, and critical.",
+            "How bad that is says the level: a card may be nearly full for hours without harm.",
             ask(headroom, "{{resource}}", now=True),
             unit="percentunit",
             width=7,
             height=5,
-            thresholds=steps(*HEADROOM_STEPS),
+            thresholds=steps((None, NOTE)),
             full=1,
         ),
     ]
@@ -265,8 +264,9 @@ def _trouble() -> list[Panel]:
         "Level",
         mappings=[m.to_json() for m in LEVELS],
         custom__cellOptions={"type": "color-background", "mode": "basic"},
-        custom__width=120,
+        custom__width=90,
     )
+    override(table, "Where", custom__width=90)
     override(table, "Since", unit="dateTimeFromNow", links=[{"title": "From then on", "url": SINCE_URL}])
     return [
         table,

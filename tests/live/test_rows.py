@@ -28,7 +28,7 @@ from wslgpud.cli.chart import spark
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.feed import DaemonFeed, OwnFeed
-from wslgpud.cli.live.rows import Shown
+from wslgpud.cli.live.rows import RowContext, Shown
 from wslgpud.cli.live.screen import Screen
 from wslgpud.client import DaemonClient
 from wslgpud.host import RecordedHost
@@ -200,6 +200,28 @@ def test_the_forecast_is_drawn_to_its_end_where_there_is_room() -> None:
     assert re.search(r"[\u2801-\u28ff]{20}", text), "no curve"
     assert "forecast ──" not in drawn(looked(calm()), size=(120, 36))
     assert "RAM used" not in drawn(looked(leak()), size=(80, 16))
+
+
+def test_the_curve_is_that_of_the_memory_in_which_a_job_was_lost() -> None:
+    rooms = [
+        {"resource": name, "headroom_bytes": left, "capacity_bytes": 9} for name, left in (("ram", 5), ("gpu0", 1))
+    ]
+    document = {"forecasts": rooms, "verdict": {"level": "ok"}}
+    view = RowContext(looked(document), RecentSeries(), Shown(), 120, 0.0)
+
+    assert view.subject == rooms[1]  # the fullest
+    document["verdict"]["lost"] = {"resource": "ram"}
+    assert view.subject == rooms[0]
+
+
+def test_an_advice_is_one_line_and_the_incident_has_the_rest() -> None:
+    document = leak()
+    document["verdict"] |= {"advice": "Stop it. Or wait: it may stop by itself.", "incident": 3}
+    lines = drawn(looked(document)).splitlines()
+
+    assert lines[1].rstrip() == "Stop it.  more: wslgpud incidents 3"
+    del document["verdict"]["incident"]
+    assert drawn(looked(document)).splitlines()[1].rstrip() == "Stop it. Or wait: it may stop by itself."
 
 
 def test_bars_say_what_they_show() -> None:

@@ -23,6 +23,7 @@ from wslgpud.model import (
     Level,
     Observation,
     ProcessSample,
+    RamState,
     Reading,
     Sample,
     Snapshot,
@@ -249,6 +250,28 @@ def test_a_silent_card_still_has_its_recorded_curve_on_page_load(stage, look):
 
     assert begin < 0.2
     assert 0.3 < end < 0.6
+
+
+def test_the_first_chart_is_drawn_before_anything_is_stored(stage, look):
+    """Ten samples at most: the first commit comes after ten seconds."""
+
+    def shrink(left_gib):
+        room = Forecast("ram", Level.OK, left_gib * GIB, 16 * GIB)
+        now = Observation(0.0, RamState(16 * GIB, left_gib * GIB))
+        stage.clock.offset += 1.0
+        stage.publish(
+            snapshot_of(now, [room], stage.clock.wall(), stage.clock.mono(), 16 - left_gib), now, [room], keep=False
+        )
+
+    shrink(15)
+    card = look().go().locator('.resource[data-key="r-ram"]')
+    for left_gib in range(14, 5, -1):
+        shrink(left_gib)
+        expect(card).to_contain_text(f"{left_gib}{'.0' if left_gib < 10 else ''} GiB left")
+    begin, end = card.locator("canvas").evaluate(_EXTENT)
+
+    assert end - begin > 0.3
+    assert stage.store.reader.series() == []
 
 
 def test_new_samples_show_by_themselves(stage, look):

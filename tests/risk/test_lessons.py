@@ -1,5 +1,7 @@
 """What the engine learns about a machine: the usable end of a card, growth that comes back, and what it stores."""
 
+import dataclasses
+
 import pytest
 
 from tests.risk.wording import headline_of
@@ -225,6 +227,19 @@ def test_without_samples_an_alert_stays_and_nothing_is_forecast():
     assert last.headroom_bytes == first.headroom_bytes
     assert all(seen.forecasts[0].level >= changes[-1].new for seen in late)
     assert str(headline(last)) == "RAM: no reading for 3 min; 4.1 of 24 GiB were left"
+
+
+def test_resources_keep_their_place_while_one_is_not_read():
+    engine, gpus = RiskEngine(), (card(0, A, 1),)
+    host = RamState(64 * GIB, 9 * GIB)
+    ram, group = RamState(24 * GIB, 20 * GIB), CgroupState("/a", GIB, GIB // 2)
+    whole = Observation(t=0.0, ram=ram, gpus=gpus, windows=host, cgroups=(group,))
+    seen = [engine.observe(whole)]
+    for t, missing in enumerate(({"windows": None}, {"gpus": (), "late": ("gpu",)}, {"ram": None, "late": ("ram",)})):
+        seen.append(engine.observe(dataclasses.replace(whole, t=1.0 + t, **missing)))
+
+    order = ["ram", "gpu0", "windows", "cgroup:/a"]
+    assert [[forecast.resource for forecast in one.forecasts] for one in seen] == [order] * 4
 
 
 def test_a_forecast_keeps_counting_down_while_a_trace_skips_ram():

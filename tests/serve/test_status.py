@@ -144,6 +144,13 @@ def test_an_incident_of_memory_is_no_worse_than_memory_is_now() -> None:
     assert levels(replace(calm, resource="gpu0")) == ["critical", "critical", "warning", "critical"]
 
 
+def test_memory_has_the_level_that_the_verdict_gives_it() -> None:
+    short = opened("windows_memory_low", "windows", Level.CRITICAL, available_bytes=GIB, total_bytes=64 * GIB)
+    host, ram = (Forecast(resource, Level.OK, GIB, 64 * GIB) for resource in ("windows", "ram"))
+
+    assert [one["level"] for one in of([short], ram, host)["forecasts"]] == ["ok", "critical"]
+
+
 def test_memory_that_waits_for_a_paused_job_is_said_to_be_paused() -> None:
     paused, calm = opened("brake", "ram", Level.CRITICAL, left_bytes=GIB), Forecast("ram", Level.OK, 9 * GIB, 16 * GIB)
     card = replace(calm, resource="gpu0")
@@ -212,6 +219,7 @@ def test_a_lost_job_is_told_beside_the_verdict() -> None:
     assert found["headline"] == "Memory is fine: RAM 9.0 of 16 GiB left"
     assert found["lost"] == {
         "incident": 4,
+        "resource": "ram",
         "headline": f"train.py (pid 9) was killed for lack of memory at {when}, warned 40 s before",
         "at": "1970-01-01T00:01:40.000+00:00",
         "seen": "wslgpud alerts ack 4",

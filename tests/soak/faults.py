@@ -223,7 +223,7 @@ def all_faults() -> list[tuple[Fault, float]]:
         *((Unreadable(f"{n} unreadable", n, silent(n), 20 * minute, path), 1.0) for n, path in stale),
         *((Hanging(f"{n} hangs", n, silent(n), 20 * minute, path), 1.0) for n, path in hangs),
         (Card("a GPU lost", "gpu", ("gpu_lost", "gpu1"), 20 * minute, {"lost@1": "1"}), 1.0),
-        (Card("all GPUs lost", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, {"lost": "1"}), 1.0),
+        (Card("all GPUs lost", "gpu", ("gpu_lost", "gpu0"), 20 * minute, {"lost": "1"}), 1.0),
         (Card("driver crashes", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, crash), 1.0),
         (
             Card("driver hangs", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, {"hang": "DeviceGetUtilizationRates"}),

@@ -123,6 +123,12 @@ def test_a_new_process_is_seen_at_once(crowd: Crowd) -> None:
     assert crowd.scan()[MANY + 1] == 21 * MIB
 
 
+def test_a_process_that_shows_only_its_folder_is_no_error(crowd: Crowd) -> None:
+    Path(crowd.host.path(f"/proc/{MANY + 1}")).mkdir()  # as another user's do with hidepid=1
+
+    assert [MANY + 1 in crowd.scan() for _ in range(2)] == [False, False]
+
+
 def test_a_small_new_process_is_read_each_time_for_a_minute(crowd: Crowd) -> None:
     for pid in (MANY + 1, MANY + 2):
         for path, text in process(pid, "sh", 4096).items():

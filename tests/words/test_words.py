@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 
 import pytest
 
 from wslgpud.model import Event
 from wslgpud.words import (
+    BLANK,
     ENGLISH,
+    TEMPLATES,
     Message,
     all_of,
     chosen,
@@ -24,6 +27,7 @@ from wslgpud.words import (
     to_text,
     translations,
     translator,
+    without_unknown,
 )
 from wslgpud.words.units import one_line
 
@@ -203,6 +207,15 @@ def test_what_is_not_known_is_left_out_or_said_otherwise(facts, text):
 
 def test_brackets_around_no_placeholder_or_just_one_are_kept():
     assert str(say("memory= under [wsl2] or [{section}]", section="x")) == "memory= under [wsl2] or [x]"
+
+
+@pytest.mark.parametrize("name", TEMPLATES["rule"])
+def test_a_rule_is_worded_with_and_without_its_optional_facts(name: str) -> None:
+    for part in ("headline", "evidence", "advice", "over"):
+        text = TEMPLATES["rule"][name].get(part, "")
+        whole, least = (without_unknown(text, known) for known in ({*BLANK.findall(text)}, ()))
+        for worded in (whole, least):
+            assert not re.search(r"\[[^\]]*\{|\}[^\[]*\]", worded), (part, worded)
 
 
 def test_brackets_in_a_name_are_only_brackets():

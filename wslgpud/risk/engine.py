@@ -42,6 +42,11 @@ class _Last(NamedTuple):
     forecast: Forecast
 
 
+def _place(forecast: Forecast) -> int:
+    """Return the place among others in ``rooms``' order, so that no row of a screen moves because a source is late."""
+    return next(n for n, kind in enumerate(("ram", "gpu", WINDOWS, "cgroup")) if forecast.resource.startswith(kind))
+
+
 def _aged(forecast: Forecast, age: float, level: Level, *, stalled: bool) -> Forecast:
     """Return a forecast aged by the seconds since its sample, at the level of now; has the machine just ``stalled``?"""
     if stalled:
@@ -118,9 +123,12 @@ class RiskEngine:
             view = tracker.update(t, room, around)
             forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
-        now = seen if self._last.keys() <= seen.keys() else seen | dict(self._unseen(observation, seen, pressure))
+        unseen = () if self._last.keys() <= seen.keys() else dict(self._unseen(observation, seen, pressure))
+        now = seen | dict(unseen)
         changes = tuple(self._changes(t, wall, now))
-        here_still = (last.forecast for last in now.values() if last.forecast.cause != "gone")
+        here_still = [last.forecast for last in now.values() if last.forecast.cause != "gone"]
+        if unseen:
+            here_still.sort(key=_place)
         return Assessment(tuple(here_still), changes, failures)
 
     def _unseen(

@@ -146,8 +146,8 @@ def rooms(observation: Observation, learned_ceilings: Mapping[str, int], ram_tot
     swap_free = observation.swap.free if observation.swap else None
     found = [
         ram_room(observation, ram_total),
-        windows_room(observation),
         *(gpu_room(g, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(gpu_key(g))) for g in observation.gpus),
+        windows_room(observation),
         *(cgroup_room(group, swap_free) for group in observation.cgroups),
     ]
     return (room for room in found if room is not None and room.capacity > 0)

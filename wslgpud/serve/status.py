@@ -128,9 +128,9 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
 
 
 def _level(forecast: Forecast, verdict: Verdict) -> Level:
-    """Return the level of a resource; what the verdict says of it as full holds in its row as well."""
-    told = verdict.subject == forecast.resource and verdict.cause == "full" and verdict.level is not None
-    return max(shown_level(forecast), verdict.level or Level.OK) if told else shown_level(forecast)
+    """Return the level of a resource; what the verdict says of it holds in its row as well."""
+    told = verdict.level if verdict.subject == forecast.resource else None
+    return max(shown_level(forecast), told or Level.OK)
 
 
 def judged(verdict: Verdict, translator: Translator, wall: float) -> dict[str, Any]:
@@ -162,6 +162,7 @@ def _lost(verdict: Verdict, wall: float) -> dict[str, Any] | None:
     more = says("and {count} more before it", "and {count} more before it", count=others)
     return {
         "incident": incident.id,
+        "resource": incident.resource,
         "headline": lost(incident, wall),
         "at": iso(incident.lost_wall),
         "seen": f"wslgpud alerts ack {incident.id}",

@@ -268,6 +268,9 @@ class GpuSource(Source):
         if "error" in reply:
             self._fail(reply)
         self._take(reply, now)
+        if not self._gpus and self.lost:
+            call = {"call": "nvmlDeviceGetHandleByIndex", "text": ""}
+            self._fail({"error": next(iter(self.lost.values())), **call})
         if not self._gpus:
             self._probe.renew()
             self._look_at = now + LOOK_AGAIN_SECONDS

@@ -96,7 +96,9 @@ class ProcessScan:
         new = [pid for pid in pids if pid not in self._rows]
         ended = [pid for pid in self._rows if pid not in pids]
         self._new = {pid: until for pid, until in self._new.items() if until > now and pid in pids}
-        looked = dict.fromkeys((*ended, *filter(self._rows.__contains__, listed), *self._new, *self._turn()))
+        # One that hides its stat (hidepid=1) is listed and never known.
+        known = filter(self._rows.__contains__, (*listed, *self._new))
+        looked = dict.fromkeys((*ended, *known, *self._turn()))
         explained = sum(map(self._growth, looked))
         for pid in new:
             self._look(pid)

@@ -37,6 +37,8 @@ BARS, WIDE = 76, 110
 #: columns of a resource's name on narrower terminals
 _NAME = 16
 _CHINESE = re.compile("[\u2e80-\u9fff]")
+#: of an advice on one line that has more than one
+_FIRST_SENTENCE = re.compile(r"(.*?(?:\.(?= )|。))(?=.+$)")
 
 _SEEN_BY = {
     "own look": template("no daemon answers here: no warnings are sent"),
@@ -101,6 +103,17 @@ class RowContext:
         return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
 
     @property
+    def subject(self) -> Mapping[str, Any] | None:
+        """The forecast of the memory that the verdict is about or where a job was lost, else of the fullest."""
+        verdict = self.document["verdict"]
+        meant = (verdict.get("lost", {}).get("resource"), verdict.get("subject"))
+        return max(
+            self.document["forecasts"],
+            key=lambda f: (f["resource"] in meant, -f["headroom_bytes"] / f["capacity_bytes"]),
+            default=None,
+        )
+
+    @property
     def sparks(self) -> bool:
         """Whether there is room for sparklines."""
         return self.width >= WIDE and self.shown.span_seconds > 0
@@ -146,7 +159,7 @@ def moment(at: str, now: str) -> str:
 
 
 def verdict(view: RowContext) -> Iterator[Text]:
-    """The verdict, and the advice."""
+    """The verdict, the first sentence of its advice, and the command; the incident has the rest."""
     verdict, look = besides(view.document["verdict"]), view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
     level = current().label("level", verdict["level"]).upper()
@@ -166,7 +179,11 @@ def verdict(view: RowContext) -> Iterator[Text]:
     lost = [_lost(one) for one in (verdict.get("lost"),) if one]
     yield from (*lost, line) if verdict.get("state") == "killed" else (line, *lost)
     if advice := verdict.get("advice"):
-        yield words(advice)
+        said, number = _FIRST_SENTENCE.match(advice), verdict.get("incident")
+        if said is None or number is None:
+            yield words(advice)
+        else:
+            yield words(said[1], "  ", (t("more: {command}", command=f"wslgpud incidents {number}"), "bright_black"))
     if command := verdict.get("command"):
         yield words((command, "bold"))
 

@@ -116,12 +116,14 @@ def _windows(facts: Mapping[str, Any]) -> list[str]:
         "promised_bytes": ("committed_bytes", "commit_limit_bytes"),
     }
     pairs = {name: tuple(facts[one] for one in pair) for name, pair in parts.items() if facts.keys() >= {*pair}}
-    texts = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
+    texts = known(
+        *_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes") or None, **pairs
+    )
     for session, held in facts.get("containers_bytes", {}).items():
         texts.append(t("containers {session} hold {held_bytes}", session=session, held_bytes=held))
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU always uses shared memory
-            texts += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
+            texts += known(template("{adapter}: {shared_bytes} in shared memory, pinned or spilled"), **gpu)
     return texts
 
 

@@ -92,12 +92,11 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
 
 
 def _curve(view: RowContext, height: int) -> Iterator[RenderableType]:
-    """Draw how a memory filled: what runs out with its forecast until it is full, else the fullest."""
+    """Draw how a memory filled: what runs out with its forecast until it is full, else what the verdict is about."""
     from wslgpud.cli.chart import chart
     from wslgpud.series.curves import of_use, with_forecast  # imports the database
 
-    fullest = max(view.document["forecasts"], key=lambda f: -f["headroom_bytes"] / f["capacity_bytes"], default=None)
-    shown = view.growing or fullest
+    shown = view.growing or view.subject
     if shown is None:
         return
     now, mono = datetime.fromisoformat(view.document["at"]).timestamp(), view.look.mono

@@ -151,7 +151,8 @@ function standing({ level, headline, byline, advice = "", command: line, inciden
 }
 
 /** The nearest horizon within which it is likely; a lower figure would say no more than the words beside it. */
-function chance({ probability_within_seconds: within = {} }) {
+function chance({ eta_seconds: countdown, probability_within_seconds: within = {} }) {
+  if (countdown) return null; // beside it a chance would contradict
   const [time, p] = Object.entries(within).find(([, likely]) => likely >= 0.7) ?? [];
   return time ? t("likelihood: {chance} within {time}", { chance: percent(p), time: duration(Number(time)) }) : null;
 }
@@ -229,7 +230,7 @@ function windows({ windows: host, forecasts = [] }) {
       promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, " ", t("of {all}", { all: size(most) }))]),
       host.vm_unreturned_bytes === undefined ? null : fact(t("not returned by WSL"), size(host.vm_unreturned_bytes)),
       sessions.map(([name, bytes]) => fact(t("containers"), [size(bytes), named(` ${name}`, { class: "dim small" })])),
-      spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("shared GPU memory")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
+      spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("shared GPU memory, pinned or spilled")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
 /** Missing parts, and why: no GPU is not the same as a silent driver. */
