@@ -143,7 +143,7 @@ def test_every_metric_is_on_a_dashboard_or_excused_with_a_reason() -> None:
     assert {spec.exposed_name for spec in catalogue()} - shown == NOT_SHOWN.keys()
 
 
-def test_time_left_changes_colour_where_the_risk_engine_changes_level() -> None:
+def test_time_left_changes_colour_where_levels_change() -> None:
     settings = RiskSettings()
     wanted = {
         "Headroom": [],  # how bad it is says the level, which has no share of its own

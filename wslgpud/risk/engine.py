@@ -123,8 +123,8 @@ class RiskEngine:
             view = tracker.update(t, room, around)
             forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
-        unseen = () if self._last.keys() <= seen.keys() else dict(self._unseen(observation, seen, pressure))
-        now = seen | dict(unseen)
+        unseen = {} if self._last.keys() <= seen.keys() else dict(self._unseen(observation, seen, pressure))
+        now = seen | unseen
         changes = tuple(self._changes(t, wall, now))
         here_still = [last.forecast for last in now.values() if last.forecast.cause != "gone"]
         if unseen:
