@@ -152,6 +152,16 @@ def test_quantized_weights_are_refused_for_full_training() -> None:
     assert "int4 weights cannot be trained in full" in asked("7B", "-p", "int4", "-m", "training").output
 
 
+def test_what_would_be_ignored_for_a_model_by_name_is_refused() -> None:
+    for words, why in (
+        (("-m", "lora"), "is traced as it is, without adapters"),
+        (("-m", "training", "--checkpointing"), "--checkpointing has no meaning for timm:vit"),
+        (("-p", "int4"), "--precision int4: there are bf16"),
+    ):
+        done = asked("timm:vit", *words, "--usable", "8GB")
+        assert (done.exit_code, why in " ".join(done.output.split())) == (2, True), done.output
+
+
 def test_vllm_serves_from_the_whole_card(monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, "two-gpus")
     settings = {"WSLGPUD_SAMPLING__GPU_TIMEOUT_SECONDS": "30"}

@@ -69,13 +69,13 @@ def fit(
     checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
     rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
     all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not only on q and v")] = False,
-    sides: Annotated[str, _INPUT] = "",
+    input_sizes: Annotated[str, _INPUT] = "",
     offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
     engine: Annotated[Literal["transformers", "vllm"], _ENGINE] = "transformers",
     utilization: Annotated[float, _SHARE] = vllm.UTILIZATION,
     python: Annotated[str, common.PYTHON] = "",
-    room: Annotated[str, _USABLE] = "",
+    usable_size: Annotated[str, _USABLE] = "",
     gpu: common.Gpu = 0,
     as_json: common.Json = False,
     config: common.Config = None,
@@ -96,30 +96,30 @@ def fit(
     """
     settings = loaded(config).config
     source = source_of(model)
-    _reject_unfit(context, source, engine)
-    form, targets = precision or source.stored or "bf16", "all" if all_linear else "attention"
-    shape = _sizes(sides, source.kind) if sides else _INPUTS.get(source.kind)
-    plan = Plan(mode, form, batch, tokens, optimizer, checkpointing, rank, targets, shape, offload, vae_tiling)
-    _reject_senseless(source, plan)
+    _reject_meaningless(context, source, engine)
+    precision, targets = precision or source.stored or "bf16", "all" if all_linear else "attention"
+    sizes = _sizes(input_sizes, source.kind) if input_sizes else _INPUTS.get(source.kind)
+    plan = Plan(mode, precision, batch, tokens, optimizer, checkpointing, rank, targets, sizes, offload, vae_tiling)
+    _reject_impossible(source, plan)
     card = card_of(settings, gpu)
-    usable_vram = given(room) if room else None
+    room = given(usable_size) if usable_size else None
     if engine == "vllm":
-        usable_vram, ask_engine = _share_of(usable_vram, card, utilization)
+        room, ask_engine = _share_of(room, card, utilization)
     else:
-        usable_vram = usable_vram or usable(card, database_of(config, state), time.time())
+        room = room or usable(card, database_of(config, state), time.time())
         ask_engine = ask_llama_cpp if source.kind == "gguf" else _tracer(settings, python, card, state)
     with Console(stderr=True).status("") as status:
 
-        def asked(source: NamedModel, plan: Plan) -> Estimate:
+        def ask_and_show(source: NamedModel, plan: Plan) -> Estimate:
             status.update(t("tracing the model: {part} …", part=current().listed(described(source, plan))))
             return ask_engine(source, plan)
 
-        answer = answered(source, plan, usable_vram, asked)
+        answer = answered(source, plan, room, ask_and_show)
     if as_json:
         common.print_json(answer, ensure_ascii=False)
     else:
         show(answer)
-    raise SystemExit({True: 0, False: 1, None: 0 if usable_vram is None else 3}[answer["fits"]])
+    raise SystemExit({True: 0, False: 1, None: 0 if room is None else 3}[answer["fits"]])
 
 
 def _tracer(settings: Config, python: str, card: GpuSample | None, state: Path | None) -> Engine:
@@ -157,17 +157,18 @@ def _share_of(whole: Usable | None, card: GpuSample | None, ratio: float) -> tup
     return Usable(share, say("vLLM's share of the card")), partial(vllm.serve, share, vllm.step_of(total))
 
 
-def _reject_unfit(context: click.Context, source: NamedModel, engine: str) -> None:
+def _reject_meaningless(context: click.Context, source: NamedModel, engine: str) -> None:
     """Reject given options that have no meaning here, rather than ignore them."""
     typed = [p for p in context.command.params if context.get_parameter_source(p.name or "") == _TYPED]
-    given = {name for parameter in typed for name in parameter.opts}
+    names = {name for parameter in typed for name in parameter.opts}
     runner = engine if source.kind == "language" else source.kind
-    if odd := given & (_SPECIAL - {*_OPTIONS[runner].split()}):
+    if odd := names & (_SPECIAL - {*_OPTIONS[runner].split()}):
         what = f"--engine {engine}" if source.kind == "language" else source.name
         raise Fault("{option} has no meaning for {what}", option=min(odd), what=what)
 
 
-def _reject_senseless(source: NamedModel, plan: Plan) -> None:
+def _reject_impossible(source: NamedModel, plan: Plan) -> None:
+    """Reject what no program runs, or the tracer would leave out."""
     known = PLAIN if source.kind in ("named", "own") else PRECISIONS
     if plan.precision not in known:
         raise Fault("--precision {value}: there are {known}", value=plan.precision, known=tuple(known))
@@ -182,6 +183,7 @@ def _reject_senseless(source: NamedModel, plan: Plan) -> None:
 
 
 def _sizes(text: str, kind: Kind) -> tuple[int, ...]:
+    """Return the sizes given by ``--input``; a picture of a pipeline has colours, height and width."""
     usual = _INPUTS.get(kind, (3, 224, 224))
     if not _SIZES.fullmatch(text) or (kind == "pipeline" and text.lower().count("x") != 2):
         raise Fault("--input {text}: write it like {usual}", text=text, usual="x".join(map(str, usual)))

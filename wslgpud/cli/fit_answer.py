@@ -19,6 +19,7 @@ from wslgpud.cli.chart import bar
 from wslgpud.cli.common import Fault
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.fit_room import Usable
+from wslgpud.model import NOTHING_SAID
 from wslgpud.words import Message, MessageLike, current, say, t, template
 from wslgpud.words.units import size
 
@@ -56,8 +57,9 @@ def answered(source: NamedModel, plan: Plan, room: Usable | None, engine: Engine
             most = None
         return sys.maxsize if most is None else most
 
+    fits, verdict = verdict_on(estimate.total_bytes, estimate.max_bytes, room)
     how, knobs, (text, listed) = described(source, plan), [], (current().text, current().listed)
-    if room and estimate.total_bytes > room.bytes:
+    if room and fits is False:
         for other in fitting(plan, turns(plan, source.kind), room.bytes, most_bytes):
             turned = [part for part in described(source, other) if part not in how]
             knobs.append({"turn": listed(turned), "total_bytes": most_bytes(other)})
@@ -70,8 +72,8 @@ def answered(source: NamedModel, plan: Plan, room: Usable | None, engine: Engine
         "max_bytes": estimate.max_bytes,
         "usable_bytes": room.bytes if room else None,
         "usable_by": text(room.how) if room else None,
-        "fits": fits_into(room.bytes, estimate.total_bytes, estimate.max_bytes) if room else None,
-        "verdict": text(verdict_on(estimate, room)),
+        "fits": fits,
+        "verdict": text(verdict),
         "unmeasured": [text(part) for part in estimate.unmeasured],
         "note": text(note),
         "knobs": knobs,
@@ -117,33 +119,29 @@ def on_common_cards(least: int, most: int | None) -> Table:
     """Return on which common cards it fits, for who has none here."""
     table = table_of(">" + t("card"), ">" + t("usable"), "<" + t("fits"), gap=3)
     for total_bytes in (gib << 30 for gib in _COMMON_GIB):
-        usable = round(_USABLE * total_bytes)
-        fits = fits_into(usable, least, most)
+        usable = Usable(round(_USABLE * total_bytes), NOTHING_SAID)
+        fits, _ = verdict_on(least, most, usable)
         word, colour = {True: (t("yes"), "green"), None: (t("perhaps"), "yellow"), False: (t("no"), "red")}[fits]
-        table.add_row(size(total_bytes), size(usable), Text(word, colour))
+        table.add_row(size(total_bytes), size(usable.bytes), Text(word, colour))
     return table
 
 
-def fits_into(usable_bytes: int, least: int, most: int | None) -> bool | None:
-    """Return whether what takes so many bytes at least and at most fits; None: the room lies between, or no most."""
-    if least > usable_bytes:
-        return False
-    return True if most is not None and most <= usable_bytes else None
+def verdict_on(least: int, most: int | None, room: Usable | None) -> tuple[bool | None, Message]:
+    """Return whether what takes so many bytes at least and at most fits, and what is said of it.
 
-
-def verdict_on(estimate: Estimate, room: Usable | None) -> Message:
-    """Return what is said of an estimate; ``room`` is None if no card answers."""
+    None: there is no card, nothing is known about the most, or the room lies between the two.
+    """
     if room is None:
-        return say("No GPU answers here. On common cards (--usable 14.5GiB takes another size):")
-    least, most, how = estimate.total_bytes, estimate.max_bytes, room.how
+        return None, say("No GPU answers here. On common cards (--usable 14.5GiB takes another size):")
+    how = room.how
     if least > room.bytes:
-        return say("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=least - room.bytes, how=how)
+        return False, say("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=least - room.bytes, how=how)
     if most is None:
-        return say("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=least, how=how)
+        return None, say("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=least, how=how)
     if most > room.bytes:
         ends = {"min_bytes": least, "max_bytes": most}
-        return say("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **ends, how=how)
-    return say("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=how)
+        return None, say("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **ends, how=how)
+    return True, say("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=how)
 
 
 def _computed(source: NamedModel, plan: Plan) -> Estimate:

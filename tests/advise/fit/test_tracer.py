@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from wslgpud.advise.fit.asking import IdleCard, ask
+from wslgpud.advise.fit.asking import IdleCard, ask, job_of
 from wslgpud.advise.fit.plan import Estimate, NoEstimate, Plan
 from wslgpud.advise.fit.source import NamedModel, source_of
 from wslgpud.stress.find_python import Python
@@ -182,3 +183,19 @@ def test_a_pipeline_draws_and_its_denoiser_is_trained() -> None:
     assert apart["weights"] < whole["weights"]
     assert "optimizer" not in whole
     assert trained["optimizer"] > 0
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_a_denoiser_is_trained_with_checkpoints_if_asked(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("diffusers")
+    torch = pytest.importorskip("torch")
+    from wslgpud.advise.fit.tracer import pipelines, steps
+
+    source = small_pipeline()
+    job = job_of(source, replace(TRAINING, input=(3, 64, 64), checkpointing=checkpointing), IdleCard())
+    with torch.device("meta"):
+        pipeline = pipelines.Pipeline(json.loads(source.asked.removeprefix("pipeline:")), job, torch.bfloat16)
+    monkeypatch.setattr(steps, "train", lambda *_: None)
+    pipeline.run(steps.Stage(job, "cpu", Mock()))
+
+    assert pipeline.denoiser.is_gradient_checkpointing == checkpointing

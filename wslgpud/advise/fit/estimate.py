@@ -26,26 +26,26 @@ _GAPS, _GROWTH = 0.1, 0.6
 
 def between(shape: Shape, plan: Plan) -> Estimate:
     """Return the memory that a plan takes at least, and how much more at most."""
-    element = 4 if plan.precision == "fp32" else 2
+    element_bytes = 4 if plan.precision == "fp32" else 2
     tokens = plan.batch * plan.context
     parts = {template("weights"): round(weights(shape, plan.precision))}
-    learning = adapters(shape, plan) * 4 if plan.mode == "lora" else parts["weights"]
-    scores = plan.batch * shape.heads * plan.context**2 * element * _SCORES
+    trained_bytes = adapters(shape, plan) * 4 if plan.mode == "lora" else parts["weights"]
+    scores = plan.batch * shape.heads * plan.context**2 * element_bytes * _SCORES
     scores *= plan.precision == "fp32" or shape.eager
-    least, most = (tokens * (hidden * shape.hidden + wide * shape.wide) * element for hidden, wide in _KEPT)
+    least, most = (tokens * (hidden * shape.hidden + wide * shape.wide) * element_bytes for hidden, wide in _KEPT)
     if plan.mode == "lora" and plan.precision in ("int4", "int8"):
         most *= 2  # peft widens all between the matrices to 32 bits: https://github.com/huggingface/peft/issues/816
     if plan.mode == "inference":
-        parts[template("keys and values")] = cached = plan.batch * cached_bytes(shape, plan.context, element)
+        parts[template("keys and values")] = cached = plan.batch * cached_bytes(shape, plan.context, element_bytes)
         spread = _GROWTH * cached + most + scores + plan.batch * shape.vocabulary * _LOGITS[1]
     else:
         layers = 1 if plan.checkpointing else shape.layers
         logits = tokens * shape.vocabulary
-        kept = shape.layers * tokens * shape.hidden * element if plan.checkpointing else 0
+        kept = shape.layers * tokens * shape.hidden * element_bytes if plan.checkpointing else 0
         parts[template("activations")] = round(kept + layers * least + logits * _LOGITS[0])
-        parts[template("gradients")] = learning
-        parts[template("optimizer")] = round(learning * _STATES[plan.optimizer])
-        spread = layers * (most - least + scores) + logits * (_LOGITS[1] - _LOGITS[0]) + learning
+        parts[template("gradients")] = trained_bytes
+        parts[template("optimizer")] = round(trained_bytes * _STATES[plan.optimizer])
+        spread = layers * (most - least + scores) + logits * (_LOGITS[1] - _LOGITS[0]) + trained_bytes
         spread += parts["weights"] / 2 if plan.precision == "mixed" else 0  # a copy in 16 bits
     parts[template("CUDA itself")] = CONTEXT_BYTES
     return Estimate(parts, round(spread + _GAPS * (sum(parts.values()) + spread)), shape.parameters)
@@ -59,10 +59,10 @@ def adapters(shape: Shape, plan: Plan) -> int:
     return shape.layers * plan.rank * sum(a + b for a, b in matrices)
 
 
-def cached_bytes(shape: Shape, tokens: int, element: int, step: int = 0) -> int:
+def cached_bytes(shape: Shape, tokens: int, element_bytes: int, step: int = 0) -> int:
     """Return the keys and values of a sequence; layers with a window keep that and the tokens of one step."""
-    kept = shape.full_layers * tokens + shape.windowed_layers * min(tokens, shape.window + step)
-    return 2 * shape.kv_width * element * kept
+    kept_tokens = shape.full_layers * tokens + shape.windowed_layers * min(tokens, shape.window + step)
+    return 2 * shape.kv_width * element_bytes * kept_tokens
 
 
 def weights(shape: Shape, precision: str) -> float:

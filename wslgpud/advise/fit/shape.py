@@ -109,31 +109,35 @@ def of_config(document: Mapping[str, Any]) -> Shape:
         return int(value)
 
     hidden, layers, heads = number("hidden_size"), number("num_hidden_layers"), number("num_attention_heads")
-    head = number("head_dim", default=hidden // heads)
-    queries, keys = heads * head, number("num_key_value_heads", default=heads) * head
+    head_width = number("head_dim", default=hidden // heads)
+    query_width, kv_width = heads * head_width, number("num_key_value_heads", default=heads) * head_width
     wide = widest = number("intermediate_size", default=4 * hidden)
-    count, dense = number("num_local_experts", "num_experts", "n_routed_experts", default=1), layers
-    experts = blocks = 0
-    if count > 1:
-        width = number("moe_intermediate_size", default=wide)
-        shared = number("shared_expert_intermediate_size", default=number("n_shared_experts", default=0) * width)
-        dense = min(layers, number("first_k_dense_replace", default=0))
-        experts = (layers - dense) * 3 * hidden * width * count
-        blocks = experts + (layers - dense) * hidden * (3 * shared + count)
-        widest = max(number("num_experts_per_tok", default=1) * width + shared, wide if dense else 0)
+    dense_layers, experts, mixtures = layers, 0, 0
+    if (expert_count := number("num_local_experts", "num_experts", "n_routed_experts", default=1)) > 1:
+        dense_layers = min(layers, number("first_k_dense_replace", default=0))
+        mixed_layers = layers - dense_layers
+        expert_width = number("moe_intermediate_size", default=wide)
+        shared_width = number("n_shared_experts", default=0) * expert_width
+        shared_width = number("shared_expert_intermediate_size", default=shared_width)
+        experts = mixed_layers * 3 * hidden * expert_width * expert_count
+        mixtures = experts + mixed_layers * hidden * (3 * shared_width + expert_count)  # with a router
+        widest = max(
+            number("num_experts_per_tok", default=1) * expert_width + shared_width, wide if dense_layers else 0
+        )
     vocabulary = number("vocab_size")
     tied = document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind.startswith(_TIED)))
     embeddings = vocabulary * hidden * (1 if tied else 2)
-    parameters = layers * 2 * hidden * (queries + keys + 1) + blocks + dense * 3 * hidden * wide + embeddings + hidden
+    attention, norms = layers * 2 * hidden * (query_width + kv_width), (2 * layers + 1) * hidden
+    parameters = embeddings + attention + norms + dense_layers * 3 * hidden * wide + mixtures
     window = number("sliding_window", default=0) if inner.get("use_sliding_window", True) else 0
-    kinds = inner.get("layer_types")
-    if isinstance(kinds, list):
-        linear, windowed = (min(layers, sum(kind in those for kind in kinds)) for those in (_LINEAR, _WINDOWED))
+    types = inner.get("layer_types")
+    if isinstance(types, list):
+        linear, windowed = (min(layers, sum(one in those for one in types)) for those in (_LINEAR, _WINDOWED))
     else:
         every = number("sliding_window_pattern", default=_EVERY.get(kind, 0))
         linear = layers - layers // number("full_attention_interval", default=1)
         windowed = layers - layers // every if every else layers
     windowed = windowed if window else 0
     full = max(0, layers - linear - windowed)
-    block = layers, hidden, heads, queries, keys, widest, vocabulary
+    block = layers, hidden, heads, query_width, kv_width, widest, vocabulary
     return Shape(parameters, experts, embeddings, *block, full, windowed, window, kind == "gpt_oss")

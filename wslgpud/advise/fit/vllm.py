@@ -48,17 +48,18 @@ def serve(share_bytes: int, step: Step, source: NamedModel, plan: Plan) -> Estim
     """
     if (shape := source.shape) is None:
         raise NoEstimate("what vLLM takes is computed, not traced")
-    element = 4 if plan.precision == "fp32" else 2
-    block = step.tokens * (2 * shape.hidden + 3 * shape.wide) * element
-    scores = min(step) * shape.vocabulary * _SCORE_BYTES
+    element_bytes = 4 if plan.precision == "fp32" else 2
+    block_bytes = step.tokens * (2 * shape.hidden + 3 * shape.wide) * element_bytes
+    score_bytes = min(step) * shape.vocabulary * _SCORE_BYTES
     parts = {
         template("weights"): round(weights(shape, plan.precision)),
-        template("profiling run"): max(block, step.tokens * shape.hidden * element + scores),
+        template("profiling run"): max(block_bytes, step.tokens * shape.hidden * element_bytes + score_bytes),
         template("CUDA graphs"): _GRAPH_BYTES * shape.layers,
         template("CUDA itself"): _CUDA_BYTES,
     }
-    rest = max(0, share_bytes - sum(parts.values()))
-    parts[template("keys and values")] = cached = plan.batch * cached_bytes(shape, plan.context, element, step.tokens)
-    tokens = rest * plan.batch * plan.context // max(1, cached)
+    rest_bytes = max(0, share_bytes - sum(parts.values()))
+    needed_bytes = plan.batch * cached_bytes(shape, plan.context, element_bytes, step.tokens)
+    parts[template("keys and values")] = needed_bytes
+    tokens = rest_bytes * plan.batch * plan.context // max(1, needed_bytes)
     by = say("vLLM, with room for {count} tokens", count=tokens)
     return Estimate(parts, 0, shape.parameters, by, (say("vLLM's profiling run and CUDA graphs"),))

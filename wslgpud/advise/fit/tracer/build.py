@@ -120,8 +120,8 @@ def _class_of(transformers: Any, config: Any, document: Job) -> Any:
             return getattr(transformers, name)._from_config
     for name in _AUTO:
         auto = getattr(transformers, name, None)
-        seq2seq = "Seq2Seq" in name
-        if auto is not None and type(config) in auto._model_mapping and (not seq2seq or config.is_encoder_decoder):
+        suits = config.is_encoder_decoder or "Seq2Seq" not in name
+        if suits and auto is not None and type(config) in auto._model_mapping:
             return auto.from_config
     raise Refused(f"transformers has no model of the type {config.model_type}")
 

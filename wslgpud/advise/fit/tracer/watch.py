@@ -9,6 +9,7 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -85,9 +86,9 @@ class Storages(Allocator):
 def packed_sizes_of(models: list[Any], job: Job) -> dict[int, int]:
     """Return the size of each matrix with fewer bits, by its storage. It runs in 16 bits, since only sizes count."""
     sizes = dict[int, int]()
-    for name, module in (
-        (named for model in models for named in model.named_modules()) if job.get("weight_bytes") else ()
-    ):
+    if not job.get("weight_bytes"):
+        return sizes
+    for name, module in chain.from_iterable(model.named_modules() for model in models):
         if "lora_" in name or name.rpartition(".")[2] in _HEADS:
             continue
         for parameter in module.parameters(recurse=False):
