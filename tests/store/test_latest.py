@@ -8,7 +8,6 @@ from wslgpud.model import GpuProcess, GpuSample, ProcessSample, StressFinding, S
 from wslgpud.security.shapes import MalformedError
 from wslgpud.store import Outbox, ProcessPoint, Store, records
 from wslgpud.store.records import GpuProcessPoint
-from wslgpud.store.rollup import NONE, Steps, Summary, columns
 from wslgpud.store.write_buffer import WriteBuffer
 from wslgpud.words import say
 
@@ -154,26 +153,3 @@ def test_a_stress_run_with_a_bad_field_is_refused_by_its_name(name, value):
         del document[name]
         with pytest.raises(MalformedError, match=f"it has no {name}"):
             records.stress_from_json(document)
-
-
-def steps(**known: int) -> Steps:
-    """Return steps of ten, each of one value: ``t20=5``."""
-    return columns({int(name[1:]): Summary(1, value, value, value, value) for name, value in known.items()})
-
-
-def test_steps_join_at_their_seam_and_are_cut_at_both_ends():
-    early, late = steps(t10=1, t20=2, t30=3), steps(t30=5, t40=4)
-
-    assert early.then(late) == Steps(
-        [10, 20, 30, 40], [1, 1, 2, 1], [1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 8, 4], [1, 2, 5, 4]
-    )
-    assert early.then(steps(t40=4)).times == [10, 20, 30, 40]
-    assert steps(t40=4).then(early).times == [10, 20, 30, 40]
-    assert (early.then(NONE), NONE.then(early)) == (early, early)
-    assert early.between(10, 30) is early
-    assert [early.between(*ends).times for ends in ((11, 30), (10, 29), (20, 20), (31, 40))] == [
-        [20, 30],
-        [10, 20],
-        [20],
-        [],
-    ]

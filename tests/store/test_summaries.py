@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Store, codec, upkeep
-from wslgpud.store.rollup import columns, merge, packed, stretches, summarise, summary, unpacked
+from wslgpud.store.rollup import add, packed, summarise, summary, unpacked
 from wslgpud.store.schema import MAX_TICKS, MINUTES
 
 HOUR = 3600
@@ -29,7 +29,7 @@ NUMBERS = st.integers(1 - 2**62, 2**62 - 1)
 @given(st.dictionaries(st.integers(0, 14), st.lists(NUMBERS, min_size=1, max_size=1), min_size=1))
 def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     known = {900 + 60 * minute: summary(values) for minute, values in minutes.items()}
-    assert dict(unpacked(MINUTES, [*packed(MINUTES, 900, 7, known).values()]).rows()) == known
+    assert dict(unpacked(MINUTES, [*packed(MINUTES, 900, 7, known).values()])) == known
 
 
 def test_extreme_distances_are_capped_at_what_a_row_can_hold():
@@ -41,9 +41,9 @@ def test_extreme_distances_are_capped_at_what_a_row_can_hold():
 def test_summaries_of_minutes_make_the_summaries_of_hours(moments, data):
     times = sorted(moments)
     values = data.draw(st.lists(NUMBERS, min_size=len(times), max_size=len(times)))
-    minutes = summarise(times, values, 60_000)
-    hours = merge(columns(minutes), 3_600_000)
-    assert dict(hours.rows()) == summarise(times, values, 3_600_000)
+    hours = {}
+    add(hours, summarise(times, values, 60_000).items(), 3_600_000)
+    assert hours == summarise(times, values, 3_600_000)
 
 
 @given(MOMENTS, st.data())
@@ -56,12 +56,6 @@ def test_a_summary_says_what_is_true_of_its_values(moments, data):
         inside = [v for t, v in zip(moments, values, strict=True) if begin <= t < begin + 60_000]
         assert known == summary(inside)
         assert known.low * known.n <= known.total <= known.high * known.n
-
-
-@given(MOMENTS)
-def test_stretches_cover_everything_once_in_order(moments):
-    pieces = list(stretches(moments, 60_000))
-    assert [i for _, first, end in pieces for i in range(first, end)] == list(range(len(moments)))
 
 
 def _fill(store, made, seconds, clock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import engines, postgresql, schema
@@ -23,8 +23,6 @@ from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableErro
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
-from wslgpud.store.rollup import Summary, rows_of, summarise
-from wslgpud.store.schema import MINUTES
 from wslgpud.words import MessageLike, cause, say, template
 
 #: pages copied between two calls of ``progress``
@@ -295,50 +293,14 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageL
 
 
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
-    chunk, series = schema.chunk.c, schema.series.c
-    declared = {*connection.scalars(select(series.id))}
-    known = {*connection.scalars(select(schema.host.c.id))}
-    orphans = {number >> schema.SERIES_BITS for number in declared} - known
-    if orphans:
-        yield say("series of {count} hosts that are not known", count=len(orphans))
+    chunk = schema.chunk.c
     count = connection.scalar(select(func.count()).select_from(schema.chunk)) or 0
     for done, (number, data) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
         progress(done, count)
-        host = number >> schema.ROW_BITS << schema.SERIES_BITS
-        minutes: dict[tuple[int, int], Summary] = {}
         try:
             sheet = Sheet(data)
-            for own in sheet.numbers:
-                if host | own not in declared:
-                    which = host | own
-                    yield say(
-                        "chunk {number}: belongs to a series {series} that is not known", number=number, series=which
-                    )
-                    continue
-                _, times, values = sheet.find(own) or (own, (), ())
-                for ms, seen in summarise(times, values, MINUTES.step_seconds * 1000).items():
-                    minutes[ms // 1000, host | own] = seen
+            for series in sheet.numbers:
+                sheet.find(series)
         except DAMAGE as error:
             yield say("chunk {number}: {why}", number=number, why=cause(error))
-        yield from _compare(connection, number, minutes)
     progress(count, count)
-
-
-def _compare(connection: Connection, number: int, minutes: Mapping[tuple[int, int], Summary]) -> Iterator[MessageLike]:
-    of = MINUTES.table.c
-    of_host = of.series.between(*schema.series_range(number >> schema.ROW_BITS))
-    # where minutes are kept for less time than samples, the oldest are gone, deleted in the order of their keys
-    first = connection.execute(select(of.part, of.series).where(of_host).order_by(of.part, of.series).limit(1)).first()
-    parts = {(time, series): time // MINUTES.part_seconds * MINUTES.part_seconds for time, series in minutes}
-    these = and_(of.part.in_({*parts.values()}), of_host)
-    recorded = {(time, series): known for time, series, known in rows_of(connection, MINUTES, these)}
-    wrong = sum(
-        (parts[key], key[1]) >= tuple(first or ()) and not _holds(recorded.get(key), seen)
-        for key, seen in minutes.items()
-    )
-    if wrong:
-        yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
-
-
-def _holds(recorded: Summary | None, seen: Summary) -> bool:  # may include more than these samples
-    return recorded is not None and recorded.n >= seen.n and recorded.low <= seen.low and recorded.high >= seen.high

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import groupby, islice, repeat
-from operator import itemgetter, truediv
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
@@ -18,7 +18,7 @@ from wslgpud.security import safe_files
 from wslgpud.store import engines, records, schema, series_reader
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
-from wslgpud.store.rollup import Steps
+from wslgpud.store.rollup import Summary
 from wslgpud.store.series_reader import Asked, unscaled
 
 #: limits of ``series`` per metric and machine, and in total; an intact history has fewer
@@ -143,8 +143,8 @@ class Reader(AbstractContextManager["Reader"]):
             return list(map(records.new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
         points: list[list[Point]] = []
         for one, steps in self._stepped(series, start_wall, end_wall, step):
-            values = unscaled(steps.last if one.kind == "counter" else steps.means, one.divisor)
-            points.append(list(map(records.new_point, zip(_walls(steps), values, strict=True))))
+            values = unscaled(series_reader.shown(one, steps), one.divisor)
+            points.append([Point(ms / 1000, value) for (ms, _), value in zip(steps, values, strict=True)])
         return _one_each(points)
 
     def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
@@ -165,11 +165,12 @@ class Reader(AbstractContextManager["Reader"]):
         """
         buckets: list[list[Bucket]] = []
         for one, steps in self._stepped(series, start_wall, end_wall, step):
-            columns = (unscaled(column, one.divisor) for column in steps[2:])
-            buckets.append(list(map(records.new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
+            buckets.append([Bucket(ms / 1000, n, *unscaled(values, one.divisor)) for ms, (n, *values) in steps])
         return _one_each(buckets)
 
-    def _stepped(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[tuple[Asked, Steps]]:
+    def _stepped(
+        self, series: SeriesRef, start_wall: float, end_wall: float, step: float
+    ) -> list[tuple[Asked, list[tuple[int, Summary]]]]:
         step_ms = max(1, round(step * 1000))
         with self.connected() as connection:
             asked = series_reader.asked_for(connection, series, start_wall, end_wall)
@@ -317,10 +318,6 @@ class Reader(AbstractContextManager["Reader"]):
         if self.host not in hosts:
             return false()
         return schema.of_host(table, hosts[self.host])
-
-
-def _walls(steps: Steps) -> Iterable[float]:
-    return map(truediv, steps.times, repeat(1000))
 
 
 def _one_each(groups: list[list[_T]]) -> list[_T]:

@@ -95,7 +95,6 @@ class Bucket(NamedTuple):
 
 #: made from one tuple: NamedTuple's own constructor is Python code, noticeable with thousands
 new_point: Callable[[tuple[float, Number]], Point] = partial(tuple.__new__, Point)
-new_bucket: Callable[[tuple[float, int, Number, Number, Number, Number]], Bucket] = partial(tuple.__new__, Bucket)
 
 
 class Oldest(NamedTuple):

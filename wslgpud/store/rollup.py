@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 import zlib
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from math import gcd
-from operator import truediv
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import Connection, select, update
 
 from wslgpud.store import schema
 from wslgpud.store.batches import parsed
@@ -45,92 +42,33 @@ class Summary(NamedTuple):
         )
 
 
-class Steps(NamedTuple):
-    """Summaries by time, in columns: a year has 9,000 hours, too many for a call each."""
-
-    times: Sequence[Any]
-    n: Sequence[Any]
-    low: Sequence[int]
-    high: Sequence[int]
-    total: Sequence[int]
-    last: Sequence[int]
-
-    def rows(self) -> Iterable[tuple[int, Summary]]:
-        """Return (beginning of the step, summary)."""
-        new = partial(tuple.__new__, Summary)  # NamedTuple's own is Python code
-        return zip(self.times, map(new, zip(*self[1:], strict=True)), strict=True)
-
-    @property
-    def means(self) -> Iterable[float]:
-        return map(truediv, self.total, self.n)
-
-    def between(self, start: int, end: int) -> Steps:
-        """Return those that begin between ``start`` and ``end``, both included."""
-        first, last = bisect_left(self.times, start), bisect_right(self.times, end)
-        if (first, last) == (0, len(self.times)):
-            return self
-        return Steps(*(column[first:last] for column in self))
-
-    def then(self, later: Steps) -> Steps:
-        """Return these combined with later arrivals, which may belong to the same steps."""
-        if not self.times or not later.times:
-            return later if later.times else self
-        place = bisect_left(self.times, later.times[0])
-        end = dict(self.between(later.times[0], self.times[-1]).rows())
-        for time, known in later.rows() if end else ():
-            _add(end, time, known)
-        pairs = zip(self, columns(end) if end else later, strict=True)
-        return Steps(*([*mine[:place], *theirs] for mine, theirs in pairs))
+#: summaries by the beginnings of their steps
+Steps = dict[int, Summary]
 
 
-def columns(known: Mapping[int, Summary]) -> Steps:
-    """Return summaries by their beginnings as columns, by time."""
-    times = sorted(known)
-    return Steps(times, *zip(*(known[time] for time in times), strict=True)) if times else NONE
-
-
-NONE = Steps([], [], [], [], [], [])
+def add(steps: Steps, later: Iterable[tuple[int, Summary]], step: int = 1) -> None:
+    """Add summaries that arrived later to clock-aligned steps of ``step``."""
+    for time, known in later:
+        begin = time - time % step
+        steps[begin] = steps[begin].then(known) if begin in steps else known
 
 
 def summary(values: Sequence[Any]) -> Summary:
     return Summary(len(values), min(values), max(values), sum(values), values[-1])
 
 
-def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> dict[int, Summary]:
+def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> Steps:
     """Return a summary for each clock-aligned ``step`` with values; ``times`` are in order of arrival."""
-    summaries: dict[int, Summary] = {}
-    for begin, first, end in stretches(times, step):
-        _add(summaries, begin, summary(values[first:end]))
-    return summaries
-
-
-def _add(summaries: dict[int, Summary], key: int, later: Summary) -> None:
-    summaries[key] = summaries[key].then(later) if key in summaries else later
-
-
-def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:
-    """Return (beginning of the step, index of the first, index after the last) of runs within one step."""
+    steps: Steps = {}
     first, count = 0, len(times)
     while first < count:
         begin = times[first] // step * step
         end = first + 1
         while end < count and begin <= times[end] < begin + step:
             end += 1
-        yield begin, first, end
+        add(steps, [(begin, summary(values[first:end]))])
         first = end
-
-
-def merge(steps: Steps, step: int) -> Steps:
-    times, n, low, high, total, last = steps
-    runs = list(stretches(times, step))
-    return Steps(
-        [begin for begin, _, _ in runs],
-        [sum(n[first:end]) for _, first, end in runs],
-        [min(low[first:end]) for _, first, end in runs],
-        [max(high[first:end]) for _, first, end in runs],
-        [sum(total[first:end]) for _, first, end in runs],
-        [last[end - 1] for _, _, end in runs],
-    )
+    return steps
 
 
 def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, int], Summary]) -> None:
@@ -138,7 +76,7 @@ def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, 
 
     A minute exists already if the clock went back or a chunk was closed within it, an hour from its first chunk on.
     """
-    by_row: dict[tuple[int, int], dict[int, Summary]] = {}
+    by_row: dict[tuple[int, int], Steps] = {}
     for (time, number), known in new.items():
         part = time // tier.part_seconds * tier.part_seconds
         by_row.setdefault((part, number), {})[time] = known
@@ -147,18 +85,12 @@ def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, 
     of, numbers = tier.table.c, {number for _, number in by_row}
     these = of.part.in_({part for part, _ in by_row}), of.series.between(min(numbers), max(numbers))
     for row in connection.execute(select(tier.table).where(*these)):
-        known_steps = by_row.get((row.part, row.series), {})
-        for time, earlier in unpacked(tier, row).rows() if known_steps else ():
-            known_steps[time] = earlier.then(known_steps[time]) if time in known_steps else earlier
+        if later := by_row.get((row.part, row.series)):
+            earlier = dict(unpacked(tier, row))
+            add(earlier, later.items())
+            by_row[row.part, row.series] = earlier
     rows = [packed(tier, part, number, steps) for (part, number), steps in sorted(by_row.items())]
     schema.put(connection, tier.table, rows)
-
-
-def rows_of(connection: Connection, tier: Tier, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Summary]]:
-    """Yield (time in seconds, series, summary)."""
-    for row in connection.execute(select(tier.table).where(where)):
-        for time, known in unpacked(tier, row).rows():
-            yield time, row.series, known
 
 
 def packed(tier: Tier, part: int, number: int, known: Mapping[int, Summary]) -> dict[str, Any]:
@@ -176,8 +108,8 @@ def packed(tier: Tier, part: int, number: int, known: Mapping[int, Summary]) -> 
     return row
 
 
-def unpacked(tier: Tier, row: Sequence[Any]) -> Steps:
-    """Return the summaries in a row by their beginnings (s); none for a damaged one."""
+def unpacked(tier: Tier, row: Sequence[Any]) -> list[tuple[int, Summary]]:
+    """Return the summaries in a row with their beginnings (s), by time; none for a damaged one."""
     part, series, unit, base, *numbers = row
     with gap("%s of series %d from %d on", tier.table.name, series, part):
         steps = [i for i in range(tier.steps) if numbers[i]]
@@ -186,8 +118,9 @@ def unpacked(tier: Tier, row: Sequence[Any]) -> Steps:
         low = [end - distance * unit for end, distance in zip(ends, below, strict=True)]
         high = [end + distance * unit for end, distance in zip(ends, above, strict=True)]
         total = [count * lowest + more * unit for count, lowest, more in zip(n, low, over, strict=True)]
-        return Steps([part + i * tier.step_seconds for i in steps], n, low, high, total, ends)
-    return NONE
+        times = [part + i * tier.step_seconds for i in steps]
+        return list(zip(times, map(Summary._make, zip(n, low, high, total, ends, strict=True)), strict=True))
+    return []
 
 
 def due(connection: Connection, host: int, last: int) -> int | None:

@@ -18,7 +18,7 @@ from wslgpud.store.codec import Sheet, inflate
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise, unpacked
+from wslgpud.store.rollup import Summary, add, summarise, unpacked
 from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier
 
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
@@ -154,9 +154,13 @@ def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number
     """
     before = _coarser(connection, asked, (MINUTES, HOURS))
     times, values = _joined(_samples(connection, asked))
-    older = before.last if asked.kind == "counter" else before.means
-    walls = [*map(truediv, chain(before.times, times), repeat(1000))]
-    return walls, [*unscaled(older, asked.divisor), *unscaled(values, asked.divisor)]
+    walls = [*map(truediv, chain((time for time, _ in before), times), repeat(1000))]
+    return walls, [*unscaled(shown(asked, before), asked.divisor), *unscaled(values, asked.divisor)]
+
+
+def shown(asked: Asked, steps: Iterable[tuple[int, Summary]]) -> list[Number]:
+    """Return the last value of a counter, the mean of anything else, for each step."""
+    return [known.last if asked.kind == "counter" else known.total / known.n for _, known in steps]
 
 
 def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
@@ -164,11 +168,11 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
     return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
 
 
-def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> Steps:
-    """Return values from ``tiers`` for times before the start of finer ones."""
+def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> list[tuple[int, Summary]]:
+    """Return values from ``tiers`` for times before the start of finer ones, by time."""
     host = asked.number >> schema.SERIES_BITS
     begins = [_first_sample(connection, host)]
-    steps = NONE
+    steps: list[tuple[int, Summary]] = []
     for tier in (MINUTES, HOURS):
         # a step that reaches into a finer tier belongs to that one
         finer = (begin - tier.step_seconds * 1000 for begin in begins if begin is not None)
@@ -176,7 +180,7 @@ def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> Ste
         if asked.start_ms > end:
             break
         if tier in tiers:
-            steps = _steps(connection, asked._replace(end_ms=end), tier).then(steps)
+            steps = _steps(connection, asked._replace(end_ms=end), tier) + steps
         begins.append(_first_part(connection, tier, host))
     return steps
 
@@ -215,36 +219,38 @@ def _inside(asked: Asked, times: Sequence[int], values: Sequence[int]) -> Sample
     return [times[i] for i in kept], [values[i] for i in kept]
 
 
-def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
-    """Return the summaries of a series by clock-aligned step (its beginning in ms).
+def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[int, Summary]]:
+    """Return the summaries of a series by clock-aligned step (its beginning in ms), by time.
 
     Read from the coarsest suitable tier, plus unsealed ticks.
     """
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
+    steps: dict[int, Summary] = {}
     tier = HOURS if step_ms % (HOURS.step_seconds * 1000) == 0 else MINUTES
     if step_ms % (tier.step_seconds * 1000):
-        older = merge(_coarser(connection, asked, (MINUTES, HOURS)), step_ms)
+        add(steps, _coarser(connection, asked, (MINUTES, HOURS)), step_ms)
         newest = _samples(connection, asked)
     else:
-        older = NONE if tier is HOURS else merge(_coarser(connection, asked, (HOURS,)), step_ms)
+        if tier is MINUTES:
+            add(steps, _coarser(connection, asked, (HOURS,)), step_ms)
         kept_from = _first_part(connection, tier, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
-            older = older.then(columns(summarise(*_joined(_sealed(connection, before)), step_ms)))
-        steps = _steps(connection, asked, tier)
-        older = older.then(steps if step_ms == tier.step_seconds * 1000 else merge(steps, step_ms))
+            add(steps, summarise(*_joined(_sealed(connection, before)), step_ms).items())
+        add(steps, _steps(connection, asked, tier), step_ms)
         newest = _newest(connection, asked)
-    return older.then(columns(summarise(*_joined(newest), step_ms)))
+    add(steps, summarise(*_joined(newest), step_ms).items())
+    return sorted(steps.items())
 
 
-def _steps(connection: Connection, asked: Asked, tier: Tier) -> Steps:
+def _steps(connection: Connection, asked: Asked, tier: Tier) -> list[tuple[int, Summary]]:
     """Return the summaries of a tier by their beginnings (ms); parts are looked up by key, never scanned."""
     of, width = tier.table.c, tier.part_seconds
     ends = [connection.scalar(select(end(of.part))) for end in (func.min, func.max)]
     if None in ends:
-        return NONE
+        return []
     first, last = max(ends[0], asked.start_ms // 1000 // width * width), min(ends[1], asked.end_ms // 1000)
     parts = select(cast_to(literal(first), BigInteger).label("part")).where(literal(first) <= last)
     part = parts.cte("asked", recursive=True)
@@ -252,9 +258,8 @@ def _steps(connection: Connection, asked: Asked, tier: Tier) -> Steps:
     query = select(tier.table).select_from(part).join(tier.table, part.c.part == of.part)
     # SQLite would sort all, as it does not know that parts come in order
     rows = sorted(tuples(connection, query.where(of.series == asked.number)), key=itemgetter(0))
-    by_column = zip(NONE, *(unpacked(tier, row) for row in rows), strict=True)
-    times, *numbers = (list(chain.from_iterable(column)) for column in by_column)
-    return Steps([time * 1000 for time in times], *numbers).between(asked.start_ms, asked.end_ms)
+    low, high = asked.start_ms / 1000, asked.end_ms / 1000
+    return [(time * 1000, known) for row in rows for time, known in unpacked(tier, row) if low <= time <= high]
 
 
 def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
