@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 from sqlalchemy import create_engine
 
-from wslgpud.store import Store, recovery, schema, upkeep, writer
+from wslgpud.store import Store, maintenance, schema, upkeep, writer
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock,
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(2000), clock)
         made.settle(store, clock)
-        real, refused = recovery._copy, []
+        real, refused = maintenance._copy_rows, []
 
         def copy(old, connection, table):
             if table.name == "chunk" and len(refused) < 2:
@@ -40,7 +40,7 @@ def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock,
                 raise sqlite3.OperationalError("database or disk is full")
             real(old, connection, table)
 
-        monkeypatch.setattr(recovery, "_copy", copy)
+        monkeypatch.setattr(maintenance, "_copy_rows", copy)
         store._writer.report_damage("found by hand", store._writer._inode)
         made.until(lambda: store.stats().set_aside)
         made.settle(store, clock)
@@ -98,7 +98,7 @@ def damaged(table, keys, rows):
 def test_rows_outside_the_damage_are_found(lost):
     with damaged(schema.event, ["id"], {(number,) for number in lost}) as old:
         old.executemany("INSERT INTO rows VALUES (?)", [(number,) for number in range(1, 1001)])
-        found = {row["id"] for row in recovery._rows(old, schema.event)}
+        found = {row["id"] for row in maintenance._rows(old, schema.event)}
 
     missed = {*range(1, 1001)} - {*lost} - found
     assert len(missed) <= 2 * len(lost), "as many rows again may be missed behind each damaged range"
@@ -110,7 +110,7 @@ def test_other_parts_than_an_unreadable_rows_are_found():
     table = schema.MINUTES.table
     with damaged(table, ["part", "series"], {(900, 2)}) as old:
         old.executemany("INSERT INTO rows VALUES (?, ?)", keys)
-        found = {(row["part"], row["series"]) for row in recovery._rows(old, table)}
+        found = {(row["part"], row["series"]) for row in maintenance._rows(old, table)}
 
     assert found >= {key for key in keys if key[0] != 900}
 
@@ -133,7 +133,7 @@ def test_rows_between_two_unreadable_pages_are_found(tmp_path, made, table, numb
     pages = made.damage(file, table.name, 5, -5)
     with closing(sqlite3.connect(file)) as old:
         old.row_factory = sqlite3.Row
-        found = {row[key] for row in recovery._rows(old, table)}
+        found = {row[key] for row in maintenance._rows(old, table)}
 
     assert 2 <= len(numbers) - len(found) <= 4 * len(numbers) / pages
 
@@ -141,7 +141,7 @@ def test_rows_between_two_unreadable_pages_are_found(tmp_path, made, table, numb
 def test_only_the_newest_file_set_aside_stays(file, clock, made):
     for wall in (1_790_035_200, 1_790_035_261):
         Store(file, host_name="pc").close()
-        aside = recovery.recover(file, wall)
+        aside = maintenance.recover(file, wall)
 
     assert aside == file.with_name("wslgpud.db.damaged-20260922T000101Z")
     assert sorted(path.name for path in file.parent.iterdir() if path.name != "wslgpud.db.lock") == [

@@ -1,4 +1,6 @@
-"""Compresses the samples of a period, with the standard library only.
+"""Samples as they lie in the file: batches as JSON, and sealed ones compressed, with the standard library only.
+
+The newest ticks are batches (see ``schema.batch``), written as they come.
 
 A block holds integers: the first one and the differences that follow, byte plane by byte plane, deflated; most
 differences are small, so most planes are runs of zeros.
@@ -11,17 +13,20 @@ the blocks.
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain
 from operator import sub
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wslgpud.store.schema import MAX_BATCH_BYTES, MAX_READ_TICKS
+from wslgpud.model import Number
+from wslgpud.store.schema import MAX_BATCH, MAX_BATCH_BYTES, MAX_READ_TICKS, MAX_VALUE, PERIOD_MS, dumps
 from wslgpud.words import cause, say
 
 _COUNTS = struct.Struct("<HI")
@@ -157,3 +162,104 @@ class Sheet:
     def _block(self, i: int) -> bytes:
         start = self._entry(i - 1).end if i else 0
         return self._data[self._begin + start : self._begin + self._entry(i).end]
+
+
+#: memory of a batch besides its text
+_OVERHEAD_BYTES = 800
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some ticks as JSON, with readings by the names of ``SeriesInUse``."""
+
+    id: int
+    ms: int
+    ticks: int
+    data: str
+    urgent: bool
+
+    @property
+    def spare(self) -> bool:
+        return not self.urgent  # the seconds before an exhaustion of memory are the purpose of the history
+
+    @property
+    def bytes(self) -> int:
+        return len(self.data) + _OVERHEAD_BYTES
+
+    def row(self, numbers: Mapping[str, int]) -> dict[str, Any]:
+        data = renumbered(json.loads(self.data), numbers)
+        return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data}
+
+
+def renumbered(known: Mapping[str, Any], numbers: Mapping[str, int]) -> str:
+    """Return the JSON of a batch with numbers for names of series, without those that have none."""
+    values = {numbers[name]: values for name, values in known["values"].items() if name in numbers}
+    return dumps({**known, "values": values})
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Ticks of a batch under construction; time increases within one period."""
+
+    times: list[int] = field(default_factory=list)
+    #: name of a series -> its value at each tick
+    columns: dict[str, list[Number | None]] = field(default_factory=dict)
+    processes: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
+
+    def takes(self, ms: int) -> bool:
+        times = self.times
+        return not times or (ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < MAX_BATCH)
+
+    def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
+        before = len(self.times)
+        self.times.append(ms)
+        for name, value in readings.items():
+            column = self.columns.setdefault(name, [])
+            if len(column) < before:
+                column += [None] * (before - len(column))
+            column.append(value)
+        if processes:
+            self.processes.append((ms - self.times[0], processes))
+
+    def closed(self, number: int, *, urgent: bool) -> Batch:
+        start, ticks = self.times[0], len(self.times)
+        values = {
+            name: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
+            for name, column in self.columns.items()
+        }
+        offsets = [ms - start for ms in self.times]
+        data = dumps({"offsets": offsets, "values": values, "processes": self.processes})
+        return Batch(number, start, ticks, data, urgent)
+
+
+class Ticks(NamedTuple):
+    """The content of a batch, in order of time."""
+
+    #: series -> times (ms) and values
+    series: dict[int, tuple[Sequence[int], Sequence[int]]]
+    #: [ms, rows as in ``schema.batch``]
+    processes: list[Any]
+
+
+def parsed(start_ms: int, data: bytes | str) -> Ticks:
+    """Return the ticks in a row of ``schema.batch``, or raise one of ``errors.DAMAGE``."""
+    known = json.loads(unpack_text(data))
+    times = _checked([start_ms + offset for offset in known["offsets"]])
+    series = {int(number): _samples(times, values) for number, values in known["values"].items()}
+    return Ticks(series, [[start_ms + offset, rows] for offset, rows in known["processes"]])
+
+
+def _samples(times: list[int], given: Any) -> tuple[Sequence[int], Sequence[int]]:
+    values = given if isinstance(given, list) else [given] * len(times)
+    if None in values:
+        times = [ms for ms, value in zip(times, values, strict=True) if value is not None]
+    kept = _checked([value for value in values if value is not None])
+    if len(kept) != len(times):
+        raise ValueError("values of other ticks")
+    return times, kept
+
+
+def _checked(numbers: list[int]) -> list[int]:
+    if {*map(type, numbers)} - {int} or max(map(abs, numbers), default=0) >= MAX_VALUE:
+        raise ValueError("numbers that are none")
+    return numbers

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text, update
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, schema, series_ids
-from wslgpud.store.batches import renumbered
-from wslgpud.store.codec import unpack_text
+from wslgpud.store import engines, schema
+from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
-from wslgpud.store.series_ids import SeriesKey
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Upkeep
-from wslgpud.store.write_buffer import WriteBuffer
+from wslgpud.store.write_buffer import SeriesKey, WriteBuffer, find_or_add
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
@@ -141,7 +139,7 @@ class ReplicationSource:
             self._source = self._source._replace(shift=engines.last_row(connection, self.host_id) - first)
         for number, row in series.items():
             key = SeriesKey(row.metric, row.kind, row.labels, row.divisor)
-            theirs = series_ids.find_or_add(connection, self.host_id, key, row.seen_ms / 1000)
+            theirs = find_or_add(connection, self.host_id, key, row.seen_ms / 1000)
             self._numbers[number] = theirs or 0
         for table in _TABLES:
             schema.put(connection, table, [self._shifted(row) for row in rows[table]])

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select, update
 
 from wslgpud.store import schema
-from wslgpud.store.batches import parsed
-from wslgpud.store.codec import Samples, pack_sheet
+from wslgpud.store.codec import Samples, pack_sheet, parsed
 from wslgpud.store.errors import gap
 from wslgpud.store.schema import HOURS, MAX_TICKS, MINUTES, PERIOD_MS, ROLLED_UP, Tier
 

@@ -95,7 +95,7 @@ series = _table(
 
 # The newest data, as committed: some ticks in order of arrival (``id``), regardless of backward jumps of the wall clock
 # (within a batch time only increases). A row per reading would cost several times the CPU time and bytes written. A
-# sealed batch stays until it is overwritten, see ``batches``.
+# sealed batch stays until it is overwritten, see ``write_buffer.Slots``.
 batch = _table(
     "batch",
     {

@@ -13,8 +13,7 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.batches import parsed
-from wslgpud.store.codec import Sheet, inflate
+from wslgpud.store.codec import Sheet, inflate, parsed
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Table, delete, func, select, update
 
+from wslgpud.metrics import MAX_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.model import Number, Reading, Snapshot
-from wslgpud.store import engines, schema, series_ids
-from wslgpud.store.batches import Batch, OpenBatch, Slots
+from wslgpud.store import engines, schema
+from wslgpud.store.codec import Batch, OpenBatch, pack_text
 from wslgpud.store.schema import MAX_VALUE, insert_new
-from wslgpud.store.series_ids import SeriesInUse
 
 #: limit of the queue while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -22,6 +23,15 @@ BUFFER_BYTES = 8 * 1024 * 1024
 _ROW_BYTES = 700
 #: ids a second, for rows from before the database is open: theirs come from the clock, and those in it stay below
 _IDS_A_SECOND = 4
+
+#: a series no longer read is dropped after one to two times this
+TURN_SECONDS = 3600.0
+_series = schema.series.c
+_PAGE = 4096
+#: bytes of data with which a row fills a page
+_PAGE_DATA = 4030
+#: slots to keep when they are free; a machine that commits every second for a quarter of an hour takes 900 for a while
+MAX_SLOTS = 300
 
 Write = Callable[[Connection], object]
 
@@ -63,6 +73,140 @@ class Buffer(Protocol):
 
     @property
     def empty(self) -> bool: ...
+
+
+class SeriesKey(NamedTuple):
+    """The key of a series; ``labels`` is the JSON object in the table."""
+
+    metric: str
+    kind: str
+    labels: str
+    divisor: int
+
+
+def find_or_add(connection: Connection, host: int, key: SeriesKey, wall: float, *, limited: bool = False) -> int | None:
+    """Return the id of a series, a new one if the database has none.
+
+    ``limited``: None instead of a new one where its metric has ``MAX_SERIES_OF_NAMES``.
+    """
+    first, last = schema.series_range(host)
+    of_metric, of_host = (_series.host == host, _series.metric == key.metric), _series.id.between(first, last)
+    # a row that another program has put under our name is not ours
+    same = *of_metric, of_host, _series.labels == key.labels, _series.divisor == key.divisor
+    known: int | None = connection.scalar(select(_series.id).where(*same))
+    now = {"kind": key.kind, "seen_ms": round(wall * 1000)}
+    if known is not None:  # the kind of a metric may have changed
+        connection.execute(update(schema.series).where(_series.id == known).values(now))
+        return known
+    if limited and (connection.scalar(select(func.count()).where(*of_metric)) or 0) >= MAX_SERIES_OF_NAMES:
+        return None
+    number = (connection.scalar(select(func.max(_series.id)).where(of_host)) or first) + 1
+    schema.insert_new(connection, schema.series, [{"id": number, "host": host, **key._asdict(), **now}])
+    return number
+
+
+@dataclass(slots=True)
+class Series:
+    """A series in use. Queued samples refer to it by ``name``, which is empty for one that is not stored."""
+
+    name: str
+    key: SeriesKey
+    spec: MetricSpec
+    labels: tuple[str, ...]
+    #: id in the open database; None until it is looked up
+    number: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        return any(names.chosen(self.spec, self.labels) is not None for names in self.spec.names)
+
+
+class SeriesInUse:
+    """Series from their first reading until an hour or two after the last one."""
+
+    def __init__(self) -> None:
+        #: metric and label values -> series
+        self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
+        self._before = self.known
+        self._turned_mono = 0.0
+        self._learned = 0
+
+    def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+        """Return the entry of a series not seen since the last turn."""
+        series = self._before.get((spec.name, labels))
+        if series is None:
+            own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
+            self._learned += 1
+            key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
+            series = Series(str(self._learned), key, spec, labels)
+        self.known[spec.name, labels] = series
+        return series
+
+    def turn(self, now_mono: float) -> None:
+        """Drop the series that were not read for one to two hours; no queued sample may refer to one."""
+        if now_mono - self._turned_mono >= TURN_SECONDS:
+            self._turned_mono, self._before, self.known = now_mono, self.known, {}
+
+    def every(self) -> Collection[Series]:
+        return {s.name: s for s in (*self._before.values(), *self.known.values()) if s.name}.values()
+
+    def replace(self, series: Series) -> None:
+        """Map a series without an id of its own to that of all others, or to none."""
+        spec, chosen = series.spec, {names.label for names in series.spec.names}
+        other = tuple(
+            OTHER if label in chosen else value for label, value in zip(spec.labels, series.labels, strict=False)
+        )
+        if other == series.labels or not all(names.summed for names in spec.names):
+            series.name = ""
+            return
+        instead = self.known.get((spec.name, other)) or self.learn(spec, other)
+        for generation in (self._before, self.known):
+            if (spec.name, series.labels) in generation:
+                generation[spec.name, series.labels] = instead
+
+
+class Slots:
+    """Places for the newest batches of a file in their table: each overwrites a sealed one.
+
+    Overwriting a row with one of its size changes only its page. Inserting one and deleting it later changes three to
+    six pages with each commit, and each page is written twice, into the log and from there into the file.
+    """
+
+    def __init__(self) -> None:
+        #: id of an unsealed batch -> its slot; a commit that failed may have happened nevertheless
+        self._taken: dict[int, int] = {}
+        self._free: list[tuple[int, int]] = []
+        self._newest = 0
+
+    def load(self, connection: Connection, host: int) -> None:
+        """Look up the slots."""
+        of = schema.batch.c
+        query = select(of.id, func.length(of.data), of.slot, schema.unsealed)
+        rows = connection.execute(query.where(schema.of_host(schema.batch, host))).all()
+        self._taken = {number: slot for number, _, slot, unsealed in rows if unsealed}
+        self._free = [(size, slot) for _, size, slot, unsealed in rows if not unsealed]
+        self._newest = max([schema.row_range(host)[0], *(slot for *_, slot, _ in rows)])
+
+    def write(self, connection: Connection, row: Mapping[str, Any]) -> int:
+        """Write a batch; return its bytes."""
+        data = pack_text(row["data"])
+        size = _PAGE_DATA if len(data) <= _PAGE_DATA else -len(data) // _PAGE * -_PAGE
+        slot = self._taken.get(row["id"])
+        if slot is None:
+            free = next((place for place in self._free if place[0] == size), (size, self._newest + 1))
+            if free in self._free:
+                self._free.remove(free)
+            slot = self._taken[row["id"]] = free[1]
+            self._newest = max(self._newest, slot)
+        schema.put(connection, schema.batch, [{**row, "slot": slot, "data": data.ljust(size, b"\0")}])
+        return size
+
+    def free(self, connection: Connection, host: int, sealed: int) -> None:
+        """Free the slots of batches up to id ``sealed``, and delete surplus ones."""
+        of, (first, _) = schema.batch.c, schema.row_range(host)
+        gone = schema.of_host(schema.batch, host), of.id <= sealed, of.slot > first + MAX_SLOTS
+        connection.execute(delete(schema.batch).where(*gone))
+        self.load(connection, host)
 
 
 class WriteBuffer:
@@ -152,7 +296,7 @@ class WriteBuffer:
         with self._lock:
             series = [series for series in self._series.every() if series.number is None]
         for one in series:
-            one.number = series_ids.find_or_add(connection, self.host_id, one.key, self._wall(), limited=one.limited)
+            one.number = find_or_add(connection, self.host_id, one.key, self._wall(), limited=one.limited)
             if one.number is None:
                 with self._lock:
                     self.rejected_values += 1

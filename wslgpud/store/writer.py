@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, errors, recovery
+from wslgpud.store import engines, errors, maintenance
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.write_buffer import Buffer
@@ -208,13 +208,13 @@ class Writer:
         self._stats.error = why
         # the driver's own text: SQLAlchemy adds the statement's values, which may mention damage
         driver_text = str(error.orig if isinstance(error, DBAPIError) else error)
-        self._damaged = self._damaged or (self._path is not None and recovery.is_damage(driver_text))
+        self._damaged = self._damaged or (self._path is not None and maintenance.is_damage(driver_text))
 
     def _open(self) -> Connection:
         if self._connection is None:
             self._engine = self._engine or engines.writer_engine(self._target)
             if self._damaged and self._path is not None:
-                self._stats.set_aside = str(recovery.recover(self._path, self._wall()))
+                self._stats.set_aside = str(maintenance.recover(self._path, self._wall()))
                 self._damaged = False
             opened = self._engine.connect()
             try:
