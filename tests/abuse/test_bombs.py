@@ -79,12 +79,13 @@ def spoiled(file: Path, **columns: object) -> None:
         "id": 1000,
         "low_ms": T0 * 1000,
         "high_ms": T0 * 1000 + 899_000,
+        "samples": 1,
         "data": pack_sheet([(1, [T0 * 1000], [7])]),
         "processes": None,
     } | columns
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("DELETE FROM batch")
-        database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?)", tuple(row.values()))
+        database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?)", tuple(row.values()))
 
 
 def sheet_of(times: bytes, values: bytes) -> bytes:

@@ -301,7 +301,14 @@ def test_db_check_finds_nothing_in_a_sound_history(run):
 
 
 @pytest.mark.parametrize(
-    ("harm", "finding"), [("UPDATE chunk SET data = x'0101' WHERE id = (SELECT max(id) FROM chunk)", "damaged")]
+    ("harm", "finding"),
+    [
+        ("UPDATE chunk SET data = x'0101' WHERE id = (SELECT max(id) FROM chunk)", "damaged"),
+        ("DELETE FROM rollup_minute", "do not match their samples"),
+        ("UPDATE rollup_minute SET n_0 = 59", "do not match their samples"),
+        ("UPDATE rollup_minute SET below_0 = -1", "do not match their samples"),
+        ("UPDATE rollup_minute SET above_0 = -1", "do not match their samples"),
+    ],
 )
 def test_db_check_finds_what_is_wrong(recorded, tmp_path, harm, finding):
     with closing(sqlite3.connect(recorded / "wslgpud.db")) as database:
@@ -312,6 +319,17 @@ def test_db_check_finds_what_is_wrong(recorded, tmp_path, harm, finding):
 
     assert done.exit_code == 1
     assert any(finding in said for said in json.loads(done.stdout)["findings"]), done.stdout
+
+
+def test_an_interrupted_deletion_of_minutes_is_not_a_fault(recorded, tmp_path):
+    """They go by age, slice by slice in the order of their key; a daemon may be killed between two."""
+    with closing(sqlite3.connect(recorded / "wslgpud.db")) as database:
+        database.execute("VACUUM INTO ?", (str(tmp_path / "wslgpud.db"),))
+    oldest = "DELETE FROM rollup_minute WHERE part = (SELECT min(part) FROM rollup_minute)"
+    for gone, status in (("series < 3", 0), ("series = 4", 1)):
+        with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
+            database.execute(f"{oldest} AND {gone}")
+        assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == status
 
 
 def test_compacting_a_file_that_is_no_database_says_what_to_do(tmp_path):

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from wslgpud.store import Store, StoreError, upkeep
-from wslgpud.store.maintenance import Compaction, _as_its_owner, backup, compact, would_free
+from wslgpud.store import Store, StoreError, maintenance, upkeep
+from wslgpud.store.maintenance import Compaction, _as_its_owner, _holds, backup, compact, would_free
+from wslgpud.store.rollup import Summary
 
 
 @pytest.fixture
@@ -88,3 +89,38 @@ def test_only_root_acts_as_the_owner_of_another_users_file(taken, monkeypatch, u
     with _as_its_owner(owned_by(owner)):
         pass
     assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "holds"),
+    [
+        (Summary(2, 1, 5, 6, 5), True),
+        (Summary(3, 0, 6, 9, 5), True),
+        (Summary(1, 1, 5, 6, 5), False),
+        (Summary(2, 2, 5, 6, 5), False),
+        (Summary(2, 1, 4, 6, 5), False),
+        (None, False),
+    ],
+)
+def test_a_minute_may_hold_more_samples_than_its_chunk_not_fewer(kept, holds):
+    assert _holds(kept, Summary(2, 1, 5, 6, 5)) is holds
+
+
+def test_minutes_are_compared_from_the_first_that_is_left_on(filled, monkeypatch):
+    def findings():
+        with maintenance.Reader(str(filled)) as reader:
+            return [str(found) for found in maintenance.audit(reader, lambda *_: None)]
+
+    def execute(statement):
+        with closing(sqlite3.connect(filled)) as database, database:
+            database.execute(statement)
+
+    assert findings() == []
+    execute("DELETE FROM rollup_minute WHERE (part, series) < (SELECT max(part), 5 FROM rollup_minute)")
+    assert findings() == []
+    execute("DELETE FROM rollup_minute WHERE series = 6")
+    assert [found.partition(": ")[2] for found in findings()] == ["15 of its minutes do not match their samples"]
+    execute("DELETE FROM rollup_minute")
+    assert len(findings()) == 2
+    monkeypatch.setattr(maintenance, "MAX_FINDINGS", 1)
+    assert len(findings()) == 1

@@ -43,7 +43,7 @@ def test_each_kind_of_row_goes_at_its_own_age_and_not_before(file, settings, clo
     raw, minute, hour = now - 2 * DAY, made.T0 - 4 * DAY, now - 8 * DAY
     kept = {"chunk": raw + 1, "event": minute + 1, "transition": hour + 1, "outbox": hour + 1, "daemon_run": hour + 1}
     rows = {
-        "chunk (id, low_ms, high_ms, data)": "0, {0}, x''",
+        "chunk (id, low_ms, high_ms, samples, data)": "0, {0}, 0, x''",
         "event (id, ms, kind, text, fields)": "{0}, 'k', '', '{{}}'",
         "transition (id, ms, mono, resource, rule, old, new, message)": "{0}, 0, 'ram', 'r', 0, 1, '\"x\"'",
         "outbox (id, channel, payload, created_ms, attempts, error)": "'c', '{{}}', {0}, 0, ''",

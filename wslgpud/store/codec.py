@@ -142,11 +142,6 @@ class Sheet:
             entry = self._entry(i)
             yield entry.number, self._entry(entry.times).last, entry.last
 
-    def count(self) -> int:
-        """Return the number of samples."""
-        sizes = [len(_times(self._block(i))) for i in range(self._groups)]
-        return sum(sizes[self._entry(i).times] for i in range(self._groups, self._count))
-
     def _samples(self, i: int) -> Samples:
         entry = self._entry(i)
         times, values = _times(self._block(entry.times)), decode(self._block(i))

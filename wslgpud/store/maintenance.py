@@ -25,6 +25,8 @@ from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableErro
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
+from wslgpud.store.rollup import Summary, summarise, unpacked
+from wslgpud.store.schema import MINUTES
 from wslgpud.words import MessageLike, cause, say, template
 
 log = logging.getLogger(__name__)
@@ -221,7 +223,7 @@ class Info:
 
 
 def info(reader: Reader) -> Info:
-    """Examine a history; a month takes seconds."""
+    """Examine a history."""
     with reader.connected() as connection:
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         count = connection.scalar(select(func.count()).select_from(schema.series)) or 0
@@ -251,10 +253,7 @@ def info(reader: Reader) -> Info:
 
 
 def _samples(connection: Connection) -> int:
-    chunk, batch, total = schema.chunk.c, schema.batch.c, 0
-    for number, data in tuples(connection, select(chunk.id, chunk.data)):
-        with gap("chunk %d", number):
-            total += Sheet(data).count()
+    batch, total = schema.batch.c, connection.scalar(select(func.sum(schema.chunk.c.samples))) or 0
     for ms, data in connection.execute(select(batch.ms, batch.data).where(schema.unsealed)):
         with gap("ticks from %d on", ms):
             total += sum(len(times) for times, _ in parsed(ms, data).series.values())
@@ -301,13 +300,35 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
     count = connection.scalar(select(func.count()).select_from(schema.chunk)) or 0
     for done, (number, data) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
         progress(done, count)
+        first, last = schema.series_range(number >> schema.ROW_BITS)
+        minutes: dict[tuple[int, int], Summary] = {}
         try:
             sheet = Sheet(data)
-            for series in sheet.numbers:
-                sheet.find(series)
+            for own in sheet.numbers:
+                _, times, values = sheet.find(own) or (own, (), ())
+                for ms, seen in summarise(times, values, MINUTES.step_seconds * 1000).items():
+                    minutes[ms // 1000, first | own] = seen
         except DAMAGE as error:
             yield say("chunk {number}: {why}", number=number, why=cause(error))
+        of, key = MINUTES.table.c, (MINUTES.table.c.part, MINUTES.table.c.series)
+        ours = select(MINUTES.table).where(of.series.between(first, last))
+        # where minutes are kept for less time than samples, the oldest are gone, deleted in the order of their keys
+        oldest = connection.execute(ours.order_by(*key).limit(1)).first()
+        parts = {(time, series): time // MINUTES.part_seconds * MINUTES.part_seconds for time, series in minutes}
+        kept = {
+            (time, row.series): known
+            for row in connection.execute(ours.where(of.part.in_({*parts.values()})))
+            for time, known in unpacked(MINUTES, row)
+        }
+        begin = tuple(oldest or ())[:2]
+        wrong = sum((parts[at], at[1]) >= begin and not _holds(kept.get(at), seen) for at, seen in minutes.items())
+        if wrong:
+            yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
     progress(count, count)
+
+
+def _holds(recorded: Summary | None, seen: Summary) -> bool:  # may include more than these samples
+    return recorded is not None and recorded.n >= seen.n and recorded.low <= seen.low and recorded.high >= seen.high
 
 
 #: rows copied at a time

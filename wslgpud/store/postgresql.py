@@ -69,7 +69,7 @@ def make_index_partial(metadata: sa.MetaData, index: sa.Index, where: sa.ColumnE
 
 
 def tuples(
-    connection: sa.Connection, query: sa.Select[Any], words: Mapping[str, Any] | None = None
+    connection: sa.Connection, query: sa.Executable, words: Mapping[str, Any] | None = None
 ) -> Iterable[Sequence[Any]]:
     """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
 

@@ -11,7 +11,7 @@ import json
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -47,8 +47,9 @@ Steps = dict[int, Summary]
 
 def add(steps: Steps, later: Iterable[tuple[int, Summary]], step: int = 1) -> None:
     """Add summaries that arrived later to clock-aligned steps of ``step``."""
-    for time, known in later:
-        begin = time - time % step
+    for begin, group in groupby(later, lambda one: one[0] - one[0] % step):
+        n, low, high, total, last = zip(*(known for _, known in group), strict=True)
+        known = Summary(sum(n), min(low), max(high), sum(total), last[-1])
         steps[begin] = steps[begin].then(known) if begin in steps else known
 
 
@@ -157,6 +158,7 @@ def chunk_writer(number: int, series: Collection[Samples], processes: Sequence[A
         "id": number,
         "low_ms": min(moments),
         "high_ms": max(moments),
+        "samples": sum(len(times) for _, times, _ in series),
         "data": pack_sheet((which & schema.OWN_SERIES, times, values) for which, times, values in series),
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }

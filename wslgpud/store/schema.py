@@ -124,6 +124,7 @@ chunk = _table(
     {
         "low_ms": _Int,  # earliest and latest by the clock
         "high_ms": _Int,
+        "samples": _Int,
         "data": _Blob,  # a sheet, see ``codec``
         "processes": _Blob,  # deflated JSON array as in a batch, with ms for offset
     },

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from operator import itemgetter, le, truediv
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, func, literal, select
+from sqlalchemy import BigInteger, Connection, bindparam, func, literal, select, text
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
@@ -46,16 +46,8 @@ class Asked(NamedTuple):
         return schema.row_range(self.number >> schema.SERIES_BITS)
 
 
-# Built once: SQLAlchemy takes four times as long to compile such a statement as to execute it.
 _series = schema.series.c
 _named = schema.series.join(schema.host, schema.host.c.id == _series.host)
-_OF = (
-    select(_series.id, _series.kind, _series.divisor)
-    .select_from(_named)
-    .where(schema.host.c.name == bindparam("host"))
-    .where(_series.metric == bindparam("metric"), _series.labels == bindparam("labels"))
-    .order_by(_series.id)
-)
 _place = func.row_number().over(partition_by=(_series.host, _series.metric), order_by=_series.labels)
 _LISTED = select(
     schema.host.c.name, _series.host, _series.metric, _series.kind, _series.labels, _place.label("place")
@@ -68,19 +60,22 @@ _REFS = (
 
 
 _chunk, _batch = schema.chunk.c, schema.batch.c
-_low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
-_SEALED = (
-    select(_chunk.id, _chunk.low_ms, _chunk.high_ms, _chunk.data)
-    .where(_chunk.high_ms >= _start, _chunk.low_ms <= _end, _chunk.id.between(_low, _high))
-    .order_by(_chunk.id)
+# As text: SQLAlchemy takes four times as long to build and compile such a statement as to execute it.
+_OF = text(
+    "SELECT s.id, s.kind, s.divisor FROM series s JOIN host h ON h.id = s.host"
+    " WHERE h.name = :host AND s.metric = :metric AND s.labels = :labels ORDER BY s.id"
 )
-_FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
-_UNSEALED = (
-    select(_batch.ms, _batch.data)
-    .where(_batch.slot.between(_low, _high), schema.unsealed, _batch.ms.between(_start - PERIOD_MS, _end))
-    .order_by(_batch.id)
+_SEALED = text(
+    "SELECT id, low_ms, high_ms, data FROM chunk"
+    " WHERE high_ms >= :start AND low_ms <= :end AND id BETWEEN :low AND :high ORDER BY id"
 )
-_FIRST_NEWEST = select(_batch.ms).where(_batch.slot.between(_low, _high), schema.unsealed).order_by(_batch.id).limit(1)
+_FIRST_SEALED = text("SELECT low_ms FROM chunk WHERE id BETWEEN :low AND :high ORDER BY high_ms LIMIT 1")
+_OURS_NEWEST = (
+    "FROM batch WHERE slot BETWEEN :low AND :high"
+    f" AND id > (SELECT sealed FROM host WHERE host.id = slot >> {schema.ROW_BITS})"
+)
+_UNSEALED = text(f"SELECT ms, data {_OURS_NEWEST} AND ms BETWEEN :start - {PERIOD_MS} AND :end ORDER BY id")
+_FIRST_NEWEST = text(f"SELECT ms {_OURS_NEWEST} ORDER BY id LIMIT 1")
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
@@ -141,7 +136,7 @@ def _first_part(connection: Connection, tier: Tier, host: int) -> int | None:
 
 def _first_sample(connection: Connection, host: int) -> int | None:
     low, high = schema.row_range(host)
-    first = connection.scalar(_FIRST_SEALED, {"low": low, "high": high})
+    first: int | None = connection.scalar(_FIRST_SEALED, {"low": low, "high": high})
     return connection.scalar(_FIRST_NEWEST, {"low": low, "high": high}) if first is None else first
 
 
@@ -238,7 +233,11 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
             # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
             add(steps, summarise(*_joined(_sealed(connection, before)), step_ms).items())
-        add(steps, _steps(connection, asked, tier), step_ms)
+        kept = _steps(connection, asked, tier)
+        if steps or step_ms > tier.step_seconds * 1000:
+            add(steps, kept, step_ms)
+        else:
+            steps = dict(kept)
         newest = _newest(connection, asked)
     add(steps, summarise(*_joined(newest), step_ms).items())
     return sorted(steps.items())
