@@ -69,6 +69,13 @@ def test_a_kill_without_a_prior_exhaustion_counts_as_unwarned() -> None:
     assert told(short(40, OK, CRITICAL), kill(40)) == [(1, f"killed {clock(40)}, not warned")]
 
 
+def test_a_story_begins_no_later_than_its_kill() -> None:
+    alone, warned = [kill(8.4, killed_wall=START + 8)], [short(1, OK, WARNING), kill(8.4, killed_wall=START + 8)]
+    long_before = [kill(100, killed_wall=START + 8)]  # seen when the daemon came back
+
+    assert [fold(enumerate(rows))[0].opened_wall - START for rows in (alone, warned, long_before)] == [8, 1, 100]
+
+
 def test_a_kill_reported_late_still_ends_its_exhaustion() -> None:
     before = [short(1, OK, WARNING), short(40, WARNING, OK, 90, end="exited")]
 

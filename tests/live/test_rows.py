@@ -219,7 +219,7 @@ def test_an_advice_is_one_line_and_the_incident_has_the_rest() -> None:
     document["verdict"] |= {"advice": "Stop it. Or wait: it may stop by itself.", "incident": 3}
     lines = drawn(looked(document)).splitlines()
 
-    assert lines[1].rstrip() == "Stop it.  more: wslgpud incidents 3"
+    assert lines[1].rstrip() == "Stop it.  more in incident 3"
     del document["verdict"]["incident"]
     assert drawn(looked(document)).splitlines()[1].rstrip() == "Stop it. Or wait: it may stop by itself."
 

@@ -226,6 +226,9 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     kills = row.rule == OOM_KILL and row.new >= row.old
     if kills and known.kill is None:
         known = replace(known, kill=row, kill_id=number)
+        # The kernel's own moment may lie before the first row of the story that it ends.
+        if 0.0 < known.opened_wall - (known.killed_wall or 0.0) <= LATE_KILL_SECONDS:
+            known = replace(known, opened_wall=known.killed_wall or known.opened_wall)
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
     if row.rule == MEMORY and row.new >= Level.WARNING and row.forecast is not None:

@@ -183,9 +183,10 @@ def verdict(view: RowContext) -> Iterator[Text]:
         if said is None or number is None:
             yield words(advice)
         else:
-            yield words(said[1], "  ", (t("more: {command}", command=f"wslgpud incidents {number}"), "bright_black"))
+            yield words(said[1], "  ", (t("more in incident {number}", number=number), "bright_black"))
     if command := verdict.get("command"):
-        yield words((command, "bold"))
+        asks = "  " + t("asks it to stop, as Ctrl-C does") if command.startswith("kill") else ""
+        yield words((command, "bold"), (asks, "bright_black"))
 
 
 def _lost(job: Mapping[str, Any]) -> Text:

@@ -140,7 +140,7 @@ function standing({ level, headline, byline, advice = "", command: line, inciden
   const [, first = advice, rest] = SENTENCE.exec(advice) ?? [];
   const parts = [
     level === "ok" && tally ? h("a", { href: "#/incidents" }, tally) : null,
-    byline ? h("strong", { translate: "no" }, byline) : null, first || null, line ? h("span", { class: "command" }, command(line)) : null,
+    byline ? h("strong", { translate: "no" }, byline) : null, first || null, line ? h("span", { class: "command" }, command(line), line.startsWith("kill") ? h("span", { class: "wide" }, " ", t("asks it to stop, as Ctrl-C does")) : null) : null,
     incident ? h("a", { href: `#/incidents/${incident}` }, t("Incident {id}", { id: incident })) : null,
     more ? h("a", { href: "#/incidents" }, more) : null,
   ].filter(Boolean);
