@@ -11,6 +11,7 @@ import sys
 import time
 
 from tests.bench.scoring import run_baseline
+from wslgpud.config import Config
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState, SwapState, VmState
 from wslgpud.risk.engine import RiskEngine
 
@@ -18,7 +19,7 @@ GIB = 1 << 30
 RUNS = 5
 
 
-def stream(samples, gpus, growing, processes=30):
+def stream(samples, gpus, growing, processes=Config().sampling.processes_max):
     """A machine at one sample per second; ``growing`` repeatedly climbs through all levels."""
     rng = random.Random(1)
     for i in range(samples):
