@@ -16,10 +16,12 @@ from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, Ram
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
+#: as many as a daemon keeps per sample
+LISTED = Config().sampling.processes_max
 RUNS = 5
 
 
-def stream(samples, gpus, growing, processes=Config().sampling.processes_max):
+def stream(samples, gpus, growing, processes=LISTED):
     """A machine at one sample per second; ``growing`` repeatedly climbs through all levels."""
     rng = random.Random(1)
     for i in range(samples):

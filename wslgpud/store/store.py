@@ -143,12 +143,16 @@ class Store(AbstractContextManager["Store"]):
         With a server as ``target`` the history is stored in ``own_file``, and copied there whenever it answers.
 
         Raises:
+            ValueError: a server as ``target`` without ``own_file``.
             StoreError: the folder or file cannot be used; each subclass names it and the remedy.
             NewerSchemaError: a newer wslgpud wrote the file.
             LockedError: another daemon writes into it.
         """
         server = str(target) if engines.sqlite_path(str(target)) is None else ""
-        self._path = path = engines.sqlite_path(str(own_file if server else target)) or Path()
+        path = own_file if server else engines.sqlite_path(str(target))
+        if path is None:
+            raise ValueError("a history that is copied to a server is written into a file first: own_file")
+        self._path = path
         self._target = str(path)
         settings = settings or StoreSettings()
         self.host = host_name or socket.gethostname()
