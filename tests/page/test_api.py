@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.page.stage import Stage, nights, past_incidents, trace
+from tests.store.made import as_on_a_server
 from tests.words.catalogue import templates
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
@@ -381,16 +382,17 @@ def test_what_is_worse_counts_for_least(stage):
 
 
 def test_each_of_many_machines_can_be_asked_for(stage):
-    remember(stage, (5, 1))
+    own, stage.name = stage.name, "trainer-2"
     stage.server.stop()
     stage.store.close()
-    own, stage.name = stage.name, "trainer-2"
     stage.reopen()
     remember(stage, (5, 22))
     stage.server.stop()
     stage.store.close()
+    as_on_a_server(stage.database)
     stage.name = own
     stage.reopen()
+    remember(stage, (5, 1))
 
     _, _, listed = ask(stage, "series", host="trainer-2")
     _, _, theirs = ask(stage, "range", series=RAM, host="trainer-2", step=1)
