@@ -56,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, part in PARTS.items():
             if not {*part.fixtures}.isdisjoint(getattr(item, "fixturenames", ())):
                 item.add_marker(name)
+        if item.get_closest_marker("torch") and not item.get_closest_marker("xdist_group"):
+            # Whoever loads torch is a training, to which a night's stress run leaves the card.
+            item.add_marker(pytest.mark.xdist_group("torch"))
     heavy = [item for item in items if any(item.get_closest_marker(name) for name in PARTS)]
     light = [item for item in items if item not in {*heavy}]
     if config.option.all:
