@@ -227,8 +227,8 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     if kills and known.kill is None:
         known = replace(known, kill=row, kill_id=number)
         # The kernel's own moment may lie before the first row of the story that it ends.
-        if 0.0 < known.opened_wall - (known.killed_wall or 0.0) <= LATE_KILL_SECONDS:
-            known = replace(known, opened_wall=known.killed_wall or known.opened_wall)
+        if 0.0 < known.opened_wall - known.lost_wall <= LATE_KILL_SECONDS:
+            known = replace(known, opened_wall=known.lost_wall)
     if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
         known = replace(known, warned_wall=row.wall)
     if row.rule == MEMORY and row.new >= Level.WARNING and row.forecast is not None:
