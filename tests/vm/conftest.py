@@ -35,6 +35,10 @@ TOOLS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mkfs.ext4", "mkswap", 
 REPOSITORY = Path(__file__).parents[2]
 
 BootMachine = Callable[..., Machine]
+#: for tests that take minutes where machines are emulated, of what others cover on one machine
+slow = pytest.mark.skipif(
+    "WSLGPUD_SLOW" not in os.environ, reason="takes minutes where machines are emulated: set WSLGPUD_SLOW=1"
+)
 
 
 @pytest.fixture(scope="session")

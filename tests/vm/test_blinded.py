@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import REPOSITORY, BootMachine
+from .conftest import REPOSITORY, BootMachine, slow
 from .service import (
     CONFIGURATION_FILE,
     ON_WARNING,
@@ -27,7 +27,7 @@ from .service import (
     install,
 )
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-blinded"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-blinded"), pytest.mark.timeout(1800), slow]
 
 LIBRARY, HOLD, STRANGER = "/usr/local/lib/nvml.so.1", "/usr/local/bin/hold_own_lock", "stranger"
 HELD = "/run/held.pid"

@@ -6,17 +6,15 @@ that takes the same memory itself.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-from .conftest import REPOSITORY, BootMachine
+from .conftest import REPOSITORY, BootMachine, slow
 from .service import CONFIGURATION_FILE, PATIENT, SOMEBODY, SOURCE, Service, eventually, install
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-brake"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-brake"), pytest.mark.timeout(1800), slow]
 
-slow = pytest.mark.skipif("WSLGPUD_SLOW" not in os.environ, reason="minutes each, emulated: set WSLGPUD_SLOW=1")
 VICTIM, INTRUDER = "victim", "intruder"
 CONFIGURATION = f"""
 [brake]
@@ -195,7 +193,6 @@ def up_seconds(service: Service) -> float:
     return float(service.machine.read("/proc/uptime").split()[0])
 
 
-@slow
 @pytest.mark.parametrize("whom", ["main", "all"])
 def test_a_job_goes_on_when_the_daemon_is_killed_in_a_pause(held: Service, whom: str) -> None:
     """Its watchdog resumes the job or, if that is killed as well, the unit."""
@@ -207,7 +204,6 @@ def test_a_job_goes_on_when_the_daemon_is_killed_in_a_pause(held: Service, whom:
     assert held.ctl("is-active", "train") == "active"
 
 
-@slow
 def test_a_paused_job_goes_on_when_the_daemon_is_stopped(held: Service) -> None:
     daemon, began = held.property("MainPID"), up_seconds(held)
     held.ctl("kill", "--kill-whom=main", "--signal=STOP", "wslgpud")

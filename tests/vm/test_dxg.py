@@ -6,23 +6,15 @@ The device is CUSE's (``dxg_cuse.py``), the card the stand-in of ``tests/fake_nv
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
 
-from .conftest import REPOSITORY, BootMachine
+from .conftest import REPOSITORY, BootMachine, slow
 from .machine import Machine
 from .service import METRIC, eventually, fake_nvml
 
-pytestmark = [
-    pytest.mark.vm,
-    pytest.mark.xdist_group("vm-dxg"),
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        "WSLGPUD_SLOW" not in os.environ, reason="takes ten minutes where machines are emulated: set WSLGPUD_SLOW=1"
-    ),
-]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-dxg"), pytest.mark.timeout(1800), slow]
 
 GIB = 1 << 30
 LIBRARY, ANSWERS, FOLDER = "/usr/local/lib/nvml.so.1", "/run/dxg.json", "/usr/local/lib/dxg"

@@ -6,7 +6,6 @@ make. tests/advise/guard/test_pause.py shows more of the same in a memory cgroup
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -14,18 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BootMachine
+from .conftest import BootMachine, slow
 from .image import SUITE
 from .machine import Machine, Result
 
-pytestmark = [
-    pytest.mark.vm,
-    pytest.mark.xdist_group("vm-service"),
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        "WSLGPUD_SLOW" not in os.environ, reason="takes ten minutes where machines are emulated: set WSLGPUD_SLOW=1"
-    ),
-]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(1800), slow]
 
 PROGRAM = "/opt/wslgpud/bin/wslgpud"
 #: Without it a kernel with hardly any memory left reads the same pages of its programs from the disk again

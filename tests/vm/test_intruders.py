@@ -8,12 +8,11 @@ service's account has filled with traps. One machine serves all tests, in their 
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import pytest
 
-from .conftest import REPOSITORY
+from .conftest import REPOSITORY, slow
 from .service import (
     CONFIGURATION_FILE,
     METRIC,
@@ -192,19 +191,7 @@ mkdir -p deep/er && ln -s / deep/er/root && mkdir -m 0 closed
 """
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "container",
-        pytest.param(
-            "machine",
-            marks=pytest.mark.skipif(
-                "WSLGPUD_SLOW" not in os.environ,
-                reason="takes six minutes where machines are emulated: set WSLGPUD_SLOW=1",
-            ),
-        ),
-    ],
-)
+@pytest.fixture(scope="module", params=["container", pytest.param("machine", marks=slow)])
 def service(request: pytest.FixtureRequest) -> Service:
     """The service as its installer leaves it, with secrets in its configuration."""
     if request.param == "machine":

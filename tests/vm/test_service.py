@@ -7,7 +7,6 @@ start of the daemon takes ten seconds and more, so each of the few there are ser
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from datetime import datetime
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import REPOSITORY, BootMachine
+from .conftest import REPOSITORY, BootMachine, slow
 from .service import (
     ANOTHER_RELEASE,
     AS_WHOM,
@@ -50,9 +49,7 @@ pytestmark = [
     pytest.mark.xdist_group("vm-service"),
     pytest.mark.timeout(1800),
     # test_story.py, which always runs, has the installation, the kill, the power cut and the removal.
-    pytest.mark.skipif(
-        "WSLGPUD_SLOW" not in os.environ, reason="takes eight minutes where machines are emulated: set WSLGPUD_SLOW=1"
-    ),
+    slow,
 ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import REPOSITORY
+from .conftest import REPOSITORY, slow
 from .image import GUEST_PYTHON
 from .image import _downloaded as downloaded  # its own file is part of the images' key: best left alone
 from .test_fresh import Newcomer, newcomer
@@ -192,6 +192,7 @@ def test_the_service_never_runs_a_file_changed_since_install(user: User) -> None
     assert not any(user.has(path) for path in ("opt/wslgpud", UNIT, "etc/wslgpud"))
 
 
+@slow
 def test_an_extra_is_installed_as_locked_and_kept_by_upgrades(user: User, wheel: Path, tmp_path: Path) -> None:
     without = user.service("install", "--extra", "postgresql")
     assert (without.returncode, user.has(UNIT)) == (2, False)  # there is no network here
@@ -235,6 +236,7 @@ def with_lock(wheel: Path, folder: Path, version: str, lock: str) -> Path:
     return made
 
 
+@slow
 def test_torch_gets_its_own_environment_that_upgrades_keep(user: User, wheel: Path, tmp_path: Path) -> None:
     torch, lock = small_torch(tmp_path)
     user.has_installed(with_lock(wheel, tmp_path, "0.2.0", lock))

@@ -19,17 +19,11 @@ from wslgpud.config import StoreSettings
 from wslgpud.store import Reader, Store
 from wslgpud.store.maintenance import audit
 
-from .conftest import BootMachine
+from .conftest import BootMachine, slow
 from .log_writes import cuts
 from .machine import Machine
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(3000)]
-
-slow = pytest.mark.skipif(
-    "WSLGPUD_SLOW" not in os.environ,
-    reason="a minute each where machines are emulated, and tests/store tries the same without a kernel's help: "
-    "set WSLGPUD_SLOW=1",
-)
 
 HERE = Path(__file__).parent
 PYTHON = "/opt/wslgpud/bin/python"

@@ -13,11 +13,11 @@ from .image import REPOSITORY, ImageError
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(3000)]
 
-SHARES = 24  # half a minute of a core
+SHARES = 48  # a quarter of a minute of a core
 
 
 def chosen() -> tuple[str, list[str]]:
-    """Return a Debian and every twenty-fourth file of tests: the commit says which, so that a failure stays there."""
+    """Return a Debian and every forty-eighth file of tests: the commit says which, so that a failure stays there."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
     turn, share = divmod(int(commit.stdout, 16), SHARES)
     files = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py"))

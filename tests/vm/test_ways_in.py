@@ -18,7 +18,7 @@ import pytest
 
 from wslgpud.service.places import SYSTEM
 
-from .conftest import REPOSITORY
+from .conftest import REPOSITORY, slow
 from .container import Container, tree
 from .image import GUEST_PYTHON, SUITE, Image, backend, wheelhouse
 from .service import CONFIGURATION_FILE, DROP_INS, PATIENCE_SECONDS, READY, Service, eventually
@@ -26,7 +26,6 @@ from .test_service_command import another, small_torch
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("ways-in"), pytest.mark.timeout(3000)]
 
-slow = pytest.mark.skipif("WSLGPUD_SLOW" not in os.environ, reason="the others take minutes: set WSLGPUD_SLOW=1")
 FIRST, NEWER, BROKEN = "0.1.0", "0.2.0", "0.3.0"
 CLONE, VENV = "/root/clone", "/root/venv"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels"}
