@@ -9,6 +9,7 @@ import json
 import math
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,8 @@ class TestTextsOfTheSystem:
     @relaxed
     @given(st.binary() | LINES.map(lambda text: b"\xff\xfe" + text.encode("utf-16-le")) | LINES.map(str.encode))
     def test_bytes_of_a_wslconfig_come_back_as_they_were(self, data: bytes) -> None:
-        found = files.decoded(data)
-
-        if found.sound:
-            assert found.data == data
+        with suppress(OSError):  # broken UTF-16, which is not changed
+            assert files.decoded(data).data == data
 
 
 class TestWhatPeopleType:

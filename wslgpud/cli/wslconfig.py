@@ -16,7 +16,6 @@ from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
 from wslgpud.advise.wslconfig import compare, edit, files, presets
-from wslgpud.advise.wslconfig.edit import changed
 from wslgpud.advise.wslconfig.files import ConfigText
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
@@ -55,7 +54,7 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         wslgpud wslconfig check
         wslgpud wslconfig check --file /etc/wsl.conf
     """
-    host, reported, sound = host_at(host_root), [], True
+    host, reported = host_at(host_root), []
     # The optional file first: without the other, the command ends.
     for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
         place, document = files.named(host, file, wanted)
@@ -65,31 +64,24 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         sized = declared is WSLCONFIG and (parsed.get("wsl2.memory") or parsed.get("wsl2.processors"))
         remarks = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
         reported += [{"file": place, **remark._asdict()} for remark in remarks]
-        sound &= document.sound
-        if not as_json:
-            _print_remarks(place, document, parsed, remarks)
+        if as_json:
+            continue
+        lines = document.text.splitlines()
+        for remark in remarks:
+            _print_remark(remark, lines)
+        used = sum(entry.state == "used" for entry in parsed.entries)
+        settings = says("{count} setting in use", "{count} settings in use", count=used)
+        remark_count = says("{count} remark", "{count} remarks", count=len(remarks))
+        print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remark_count))
     if as_json:
         print(json.dumps(reported, default=str, indent=2))
-    if reported or not sound:
+    if reported:
         raise SystemExit(1)
 
 
-def _print_remarks(place: str, document: ConfigText, parsed: wsl_config.Parsed, remarks: list[checks.Remark]) -> None:
-    lines = document.text.splitlines()
-    for remark in remarks:
-        _print_remark(remark, lines)
-    if not document.sound:
-        print(t("The file ends within a character, where WSL cannot read it. Save it as UTF-8.") + "\n")
-    used = sum(e.state == "used" for e in parsed.entries)
-    settings = says("{count} setting in use", "{count} settings in use", count=used)
-    remark_count = says("{count} remark", "{count} remarks", count=len(remarks))
-    print(t("{path}: {settings}, {remarks}", path=place, settings=settings, remarks=remark_count))
-
-
 def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
-    console = Console(soft_wrap=True)
+    console, words = Console(soft_wrap=True), current()
     source = lines[remark.line - 1].strip() if remark.line <= len(lines) else ""
-    words = current()
     console.print(Text.assemble((t("line {number}:", number=remark.line) + " ", "bold"), source))
     if remark.wsl:
         # Foreign text, and a file's name may be long: not wrapped.
@@ -134,11 +126,9 @@ def keys(as_json: common.Json = False) -> None:
         return
     console = Console(soft_wrap=True)
     for name, key in ((file.name, key) for file in FILES for key in file.keys):
-        facts = {"kind": "|".join(key.choices) if key.choices else t(KINDS[key.kind]), "since": t(key.since)}
-        if key.default:
-            about = t("{kind}, default {default}, since {since}", default=t(key.default), **facts)
-        else:
-            about = t("{kind}, no default, since {since}", **facts)
+        kind = "|".join(key.choices) if key.choices else t(KINDS[key.kind])
+        default = {"default": t(key.default)} if key.default else {}
+        about = t("{kind}[, default {default}], since {since}", kind=kind, since=t(key.since), **default)
         console.print(Text.assemble((f"{name} [{key.section}] {key.name}", "bold"), "  ", (about, "dim")))
         console.print(f"    {t(key.meaning)}")
 
@@ -160,13 +150,16 @@ def preset(
     chosen, place, old = presets.for_machine(host, name, memory, processors), WSLCONFIG.name, ConfigText("")
     with contextlib.suppress(MessageError):  # only for display; the machine may have no file yet
         place, old = files.named(host, file, missing=True)
-    new = changed(old.text, {setting.path: setting.value for setting in chosen})
     purpose = Message(presets.PRESETS[name].purpose)
     print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
-    print(new.replace("\r\n", "\n").rstrip())
-    print()
+    print(_preset_in(old, chosen).text.replace("\r\n", "\n").rstrip() + "\n")
     for one in chosen:
         print(t("{setting}: {why}", setting=f"{one.path}={one.value}", why=one.why))
+
+
+def _preset_in(old: ConfigText, chosen: list[presets.Setting]) -> ConfigText:
+    """Return a file with a preset applied."""
+    return dataclasses.replace(old, text=edit.changed(old.text, {one.path: one.value for one in chosen}))
 
 
 @app.command()
@@ -184,7 +177,7 @@ def apply(
     """
     host = Host()
     chosen, (place, old) = presets.for_machine(host, name, memory, processors), files.named(host, file, missing=True)
-    _write(Path(place), old, changed(old.text, {setting.path: setting.value for setting in chosen}), yes)
+    _write(Path(place), old, _preset_in(old, chosen), yes)
 
 
 @app.command(name="set")
@@ -201,7 +194,8 @@ def set_(
     """
     for declared, values in edit.wanted(settings, FILES if file is None else (files.declared(file),)).items():
         place, old = files.named(Host(), file, declared, missing=True)
-        _write(Path(place), old, edit.accepted(old.text, values, declared, place), yes)
+        new = edit.accepted(old.text, values, declared, place)
+        _write(Path(place), old, dataclasses.replace(old, text=new), yes)
 
 
 @app.command()
@@ -225,16 +219,15 @@ def restore(
     _write(Path(place), old, new, yes)
 
 
-def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> None:
-    if isinstance(new, str):
-        if old.raw:
-            facts = {"path": str(target), "encoding": old.encoding}
-            raise Fault("{path} is not valid {encoding}: save it as UTF-8 first, so that nothing gets lost", **facts)
-        new = dataclasses.replace(old, text=new)
+def _write(target: Path, old: ConfigText, new: ConfigText, yes: bool) -> None:
     if new.data == old.data:
         print(t("{path} has these settings already; nothing to do", path=str(target)))
         return
-    _print_difference(old.text, new.text, target)
+    console, colours = Console(soft_wrap=True), {"+": "green", "-": "red", "@": "cyan"}
+    before, after = t("{path} now", path=str(target)), t("{path} then", path=str(target))
+    lines = difflib.unified_diff(old.text.splitlines(), new.text.splitlines(), before, after, lineterm="", n=2)
+    for line in lines:
+        console.print(Text(line, colours.get(line[:1], "")))
     if not yes and not click.confirm(t("Write it?"), default=False):
         print(t("nothing was written"))
         raise SystemExit(1)
@@ -246,12 +239,3 @@ def _write(target: Path, old: ConfigText, new: ConfigText | str, yes: bool) -> N
     if backup:
         print(t("the old file is kept as {path}", path=str(backup)))
     print(t(IN_FORCE))
-
-
-def _print_difference(old: str, new: str, target: Path) -> None:
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    console = Console(soft_wrap=True)
-    now, then = t("{path} now", path=str(target)), t("{path} then", path=str(target))
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), now, then, lineterm="", n=2)
-    for line in lines:
-        console.print(Text(line, colours.get(line[:1], "")))

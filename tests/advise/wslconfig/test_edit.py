@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import example, given
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.advise.wslconfig.test_parse import FRAGMENTS
 from wslgpud.advise.wslconfig import presets
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded, readable
+from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded
 from wslgpud.advise.wslconfig.files import backups, decoded, replace
 from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG
+from wslgpud.probes.wsl_keys import WSLCONFIG
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 30, 5, tzinfo=timezone.utc)
@@ -38,8 +38,7 @@ def test_what_is_set_is_read_back_and_all_else_stays(text, path, value):
         return
 
     assert parse(new).first(path).value == value
-    mended = readable(text, path.partition(".")[0].lower())
-    others = {k: v for k, v in state(mended).items() if k != path}
+    others = {k: v for k, v in state(text).items() if k != path}
     assert {k: v for k, v in state(new).items() if k != path} == others
 
 
@@ -63,7 +62,10 @@ def test_any_value_survives_being_written(path, value):
 @given(st.binary(max_size=200))
 @example(b"\xff\xfe[\x00\x00\xd8")
 def test_reading_and_writing_back_loses_no_byte(data):
-    assert decoded(data).data == data
+    try:
+        assert decoded(data).data == data
+    except OSError:  # such a file is not changed
+        assert data.startswith(b"\xff\xfe")
 
 
 @given(FILES, st.sampled_from(list(presets.PRESETS)))
@@ -93,8 +95,6 @@ def test_of_what_a_preset_sets_check_has_nothing_left_to_say(text, name):
         "[experimental]\nmemory=8GB  # here?\n[wsl2]\n",
         '[wsl2]\nmemory="8GB\n',
         "[wsl2]\nmemory: 8GB\n",
-        "[wsl2 ]\nmemory=8GB\n",
-        "[ WSL2\n",
     ],
 )
 def test_what_check_rejects_is_mended(old):
@@ -135,28 +135,11 @@ def test_a_missing_final_newline_is_added_before_new_lines():
         ("[wsl2]\nmemory=8GB # all\n\n[general]\n", "[wsl2]\nmemory=8GB # all\nswap=1GB\n\n[general]\n"),
         ("[wsl2]\nswap = 8GB # much\nswap=9GB\n", "[wsl2]\nswap = 1GB # much\n"),
         ("[general]\n  swap=8GB\n[wsl2]\n", "[general]\n[wsl2]\nswap=1GB\n"),
-        ("[wsl2 ]\nmemory=8GB\n", "[wsl2]\nmemory=8GB\nswap=1GB\n"),
-        ("[wsl2] memory=8GB\n", "[wsl2]\nmemory=8GB\nswap=1GB\n"),
-        ("[general ]\n[wsl2]\n", "[general ]\n[wsl2]\nswap=1GB\n"),
+        ("[wsl2 ] x\nswap=8GB\n", "[wsl2 ] x\n\n[wsl2]\nswap=1GB\n"),
     ],
 )
 def test_a_setting_goes_to_its_section_and_is_not_contradicted(old, new):
     assert changed(old, {"wsl2.swap": "1GB"}) == new
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("", "[boot]\nsystemd=true\n"),
-        ("[boot ]\r\n", "[boot]\nsystemd=true\n"),
-        ("[gpu ]\n[boot]\n", "[gpu]\n[boot]\nsystemd=true\n"),
-        ("odd\n[boot]\n", "# odd\n[boot]\nsystemd=true\n"),
-        ("[a-b]\nx=1\n[boot]\n", "[ab] # [a-b]\nx=1\n[boot]\nsystemd=true\n"),
-        ("[1]\nx=1\n[boot]\n", "[unknown] # [1]\nx=1\n[boot]\nsystemd=true\n"),
-    ],
-)
-def test_lines_in_wsl_conf_that_would_stop_wsl_become_comments(old, new):
-    assert changed(old, {"boot.systemd": "true"}, WSL_CONF) == new
 
 
 @pytest.mark.parametrize(
@@ -177,9 +160,9 @@ def test_old_files_are_kept_with_their_date_newest_first(tmp_path):
     first, second = decoded(b"[wsl2]\r\nmemory=8GB\r\n"), decoded("\ufeff[wsl2]\n".encode("utf-16-le"))
 
     assert replace(file, first, NOW) is None
-    kept = [replace(file, second, NOW), replace(file, first, NOW)]
+    kept = [replace(file, second, NOW), replace(file, first, NOW + timedelta(microseconds=1))]
 
-    assert [k.name for k in kept] == [".wslconfig.20261121-093005", ".wslconfig.20261121-093005-1"]
+    assert [k.name for k in kept] == [".wslconfig.20261121-093005-000000", ".wslconfig.20261121-093005-000001"]
     assert backups(file) == kept[::-1]
     assert kept[0].read_bytes() == file.read_bytes() == first.data
     assert kept[1].read_bytes() == second.data == b"\xff\xfe" + "[wsl2]\n".encode("utf-16-le")
@@ -191,8 +174,8 @@ def test_a_file_of_another_name_has_backups_of_its_own(tmp_path):
         replace(file, decoded(b"[wsl2]\n"), NOW)
         replace(file, decoded(b"[wsl2]\nmemory=8GB\n"), NOW)
 
-    assert [kept.name for kept in backups(mine)] == ["night.wslconfig.20261121-093005"]
-    assert [kept.name for kept in backups(other)] == [".wslconfig.20261121-093005"]
+    assert [kept.name for kept in backups(mine)] == ["night.wslconfig.20261121-093005-000000"]
+    assert [kept.name for kept in backups(other)] == [".wslconfig.20261121-093005-000000"]
 
 
 def test_a_link_into_a_folder_of_dotfiles_stays_a_link(tmp_path):

@@ -131,23 +131,20 @@ def test_systemd_is_set_without_touching_the_line_above():
     ("old", "new"),
     [
         ("", "[boot]\nsystemd=true\n"),
-        ("[boot] systemd=false\n", "[boot]\nsystemd=true\n"),
-        ("[boot ]\r\nsystemd = false\r\n", "[boot]\nsystemd = true\n"),
-        ("; mine\n[user]\ndefault=me\n", "# ; mine\n[user]\ndefault=me\n\n[boot]\nsystemd=true\n"),
-        # What stands below a header that nobody can read stays out of the section above it.
-        ("[gpu]\n[my-own]\nenabled=false\n", "[gpu]\n[myown] # [my-own]\nenabled=false\n\n[boot]\nsystemd=true\n"),
-        ("[boot]\ncommand=mine \\", "[boot]\nsystemd=true\n# command=mine \\"),
-        ("[user]\ndefault=a\\", "[user]\n# default=a\\\n\n\n[boot]\nsystemd=true\n"),
-        ("[4]\n[boot]\n", "[unknown] # [4]\n[boot]\nsystemd=true\n"),
-        ("[boot]\ncommand=a \\\n b \\q\n", "[boot]\nsystemd=true\n# command=a \\\n # b \\q\n"),
+        ("[boot]\r\nsystemd = false\r\n", "[boot]\nsystemd = true\n"),
+        ("[boot]\nsystemd: true\n[gpu]\n", "[boot]\nsystemd=true\n[gpu]\n"),
+        # What is read at all stands above the line that stops WSL.
+        ("[boot]\nsystemd=false\n; mine\n", "[boot]\nsystemd=true\n; mine\n"),
     ],
 )
-def test_what_kept_wsl_from_reading_on_is_mended_on_the_way(old, new):
-    made = changed(old, SYSTEMD, WSL_CONF)
+def test_systemd_is_set_where_wsl_reads_it(old, new):
+    assert changed(old, SYSTEMD, WSL_CONF) == new
 
-    assert made == new
-    assert conf(made).get("boot.systemd") is True
-    assert conf(made).get("gpu.enabled") is None
+
+@pytest.mark.parametrize("old", ["\n; mine\n[user]\ndefault=me\n", "\n[boot] systemd=false\n", "[user]\n[4]\n[boot]\n"])
+def test_a_line_that_stops_wsl_is_named_and_left_to_its_owner(old):
+    with pytest.raises(CannotSet, match="which WSL reads only up to line 2"):
+        changed(old, SYSTEMD, WSL_CONF)
 
 
 PIECES = st.sampled_from(
@@ -178,12 +175,11 @@ def test_whatever_stands_there_what_is_set_is_read(text, path):
     try:
         once = changed(text, {path: "value"}, WSL_CONF)
     except CannotSet:
-        assert "\r" in text
+        assert "\r" in text or "unreadable" in [entry.state for entry in conf(text).entries]
         return
 
     parsed = conf(once)
     assert parsed.first(path).value == "value"
-    assert [entry for entry in parsed.entries if entry.state == "unreadable"] == parsed.lost == []
     assert changed(once, {path: "value"}, WSL_CONF) == once
     before = {e.written.lower(): e.value for e in conf(text).entries if e.key and e.key.path != path}
     after = {e.written.lower(): e.value for e in parsed.entries}
@@ -276,14 +272,10 @@ def test_check_looks_at_both_files(tmp_path):
     assert ".wslconfig: 1 setting in use, 0 remarks" in done.output
 
 
-def test_invalid_bytes_are_harmless_except_at_the_end_of_a_file(tmp_path):
+def test_invalid_bytes_are_harmless(tmp_path):
     harmless = machine(tmp_path / "a", "", "# \udcff\n[wsl2]\nmemory=8GB\n")
-    harmful = machine(tmp_path / "b", "", "[wsl2]\nmemory=8GB\n# \udcff")
 
     assert run("check", "--host-root", harmless).exit_code == 0
-    done = run("check", "--host-root", harmful)
-    assert done.exit_code == 1
-    assert "The file ends within a character" in done.output
 
 
 def test_each_key_is_declared_once_with_a_source_and_in_one_file():

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.wsl_config import Parsed, Value
 from wslgpud.probes.wsl_keys import WSLCONFIG, WslKey
-from wslgpud.sources import parse_uint, table
+from wslgpud.sources.memory import meminfo
 from wslgpud.words.units import size
 
 #: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
@@ -17,6 +17,7 @@ from wslgpud.words.units import size
 _KERNEL_RATIO, _KERNEL_BYTES = 0.035, 160 << 20
 _UNITS = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10), ("B", 1))
 _SWAP_SLACK_BYTES = 1 << 20  # its header
+_MEMORY = {"wsl2.memory": "MemTotal", "wsl2.swap": "SwapTotal"}
 
 Match = Literal["in force", "waiting", "default", "not visible"]
 Fact = int | bool | str
@@ -65,10 +66,9 @@ def fits(path: str, wanted: Value, has: Fact) -> bool:
 def facts(host: Host) -> dict[str, Fact]:
     """Return the effects of settings that are visible from inside."""
     found: dict[str, Fact] = {}
-    memory = table(host.read_optional("/proc/meminfo"))
-    for path, name in (("wsl2.memory", "MemTotal"), ("wsl2.swap", "SwapTotal")):
-        if (kilobytes := parse_uint(memory.get(name))) is not None:
-            found[path] = kilobytes << 10
+    with contextlib.suppress(SourceError):
+        memory = meminfo(host.read_optional("/proc/meminfo"))
+        found = {path: memory[line] for path, line in _MEMORY.items() if line in memory}
     if cpus := len(re.findall(r"^cpu\d+ ", host.read_optional("/proc/stat"), re.MULTILINE)):
         found["wsl2.processors"] = cpus
     if line := host.read_optional("/proc/cmdline").strip():

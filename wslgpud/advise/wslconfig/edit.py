@@ -6,15 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSLCONFIG, WslFile, WslKey
+from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile, WslKey
 from wslgpud.words import MessageError
 
 _LINE_END = re.compile(r"\r?\n")
-#: a malformed header, or one followed by a setting
-_BROKEN_HEADER = re.compile(
-    r"\[[ \t]*([A-Za-z][A-Za-z0-9]*)(?:[ \t\]]*(?=#|$)|[ \t\]]+(?=([A-Za-z][A-Za-z0-9]*)[ \t]*=))"
-)
-_NAME = re.compile(r"[A-Za-z]+")
 _TO_ESCAPE = {"\\": r"\\", '"': r"\"", "\b": r"\b", "\n": r"\n", "\t": r"\t"}
 
 
@@ -51,20 +46,28 @@ def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> 
     """Return the text of a file with these values: in the line that decides the key, else in its section.
 
     Other lines of these keys, which WSL ignores (a duplicate, one in a wrong section, a malformed one), are removed:
-    they would contradict. Malformed headers of their sections are corrected, and lines above them at which WSL would
-    stop parsing become comments. Values are unescaped: paths have single backslashes.
+    they would contradict. Values are unescaped: paths have single backslashes.
 
     Raises:
         KeyError: WSL does not know this key.
-        CannotSet: the value cannot be represented in the file (a lone carriage return).
+        CannotSet: WSL stops reading the file above the line, or the value cannot be represented in it (a lone carriage
+            return).
     """
+    if file is WSL_CONF:
+        text = text.replace("\r\n", "\n")  # see check.py
     for path, value in values.items():
         key = file.by_path[path.lower()]
-        text = _without_contradictions(readable(text, key.section.lower(), file), key, file)
-        text = _with(text, key, value, file)
-        entry = parse(text, file=file).first(path)
+        text = _with(_without_contradictions(text, key, file), key, value, file)
+        parsed = parse(text, file=file)
+        entry = parsed.first(path)
         if entry is None or entry.value != value:
-            raise CannotSet("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value)
+            stops = [] if file.forgiving else [bad.line for bad in parsed.entries if bad.state == "unreadable"]
+            raise CannotSet(
+                "{key} cannot be set to {value} in this file[, which WSL reads only up to line {line}]: set it by hand",
+                key=path,
+                value=value,
+                **({"line": stops[0]} if stops else {}),
+            )
     return text
 
 
@@ -72,32 +75,6 @@ def encoded(value: str) -> str:
     """Escape a value for WSL."""
     escaped = "".join(_TO_ESCAPE.get(char, char) for char in value)
     return f'"{escaped}"' if "#" in value or value != value.strip(" \t") else escaped
-
-
-def readable(text: str, section: str, file: WslFile = WSLCONFIG) -> str:
-    """Return ``text`` with the malformed headers of a section, such as ``[wsl2 ]``, corrected.
-
-    Where WSL stops parsing at such a line, all headers are corrected, and other malformed lines become comments.
-    """
-    if not file.forgiving:
-        text = text.replace("\r\n", "\n")  # see check.py
-    newline = "\r\n" if "\r\n" in text else "\n"
-    while True:
-        parsed = parse(text, file=file)
-        bad = [entry for entry in parsed.entries + parsed.lost if entry.state == "unreadable"]
-        for entry in reversed(bad):
-            header = _BROKEN_HEADER.match(text, entry.begin, entry.end)
-            if header and (header[1].lower() == section or not file.forgiving):
-                below = newline if header[2] else ""
-                text = f"{text[: header.start()]}[{header[1]}]{below}{text[header.end() :]}"
-            elif not file.forgiving:
-                # Lines below a header must not move to the section above it.
-                name = "".join(_NAME.findall(entry.value.partition("]")[0])) if entry.value.startswith("[") else ""
-                instead = f"[{name or 'unknown'}] " if entry.value.startswith("[") else ""
-                text = f"{text[: entry.begin]}{instead}# {text[entry.begin :]}"
-        # Two lines joined by a backslash are separate now, and WSL may not be able to read the second either.
-        if file.forgiving or not bad:
-            return text
 
 
 def _without_contradictions(text: str, key: WslKey, file: WslFile) -> str:

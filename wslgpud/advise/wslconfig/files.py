@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -19,10 +18,10 @@ from wslgpud.words import MessageError, cause, say
 
 #: size limit; a file with every key and a comment on each has 10 kB
 MAX_BYTES = 1 << 20
-#: byte order marks that WSL's C runtime checks before it assumes UTF-8
-_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
+#: byte order marks that WSL's C runtime checks before it assumes UTF-8, encodings, and what is made of invalid bytes
+_MARKS = ((b"\xef\xbb\xbf", "utf-8", "surrogateescape"), (b"\xff\xfe", "utf-16-le", "strict"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
-_STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
+_STAMP = re.compile(r"\.\d{8}-\d{6}-\d{6}")
 #: https://aka.ms/wslc-settings: by default half of the RAM, as a comment says there
 _SESSION_MEMORY = re.compile(r"^\s+memorySize:\s*[\"']?(\d+[KMGT]?B)\b", re.MULTILINE)
 #: starting a Windows program takes a second, and ten when Windows is busy
@@ -35,35 +34,30 @@ class NotFound(MessageError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """The text of a file and its encoding; invalid bytes survive as surrogates or in ``raw``.
-
-    ``sound`` is False where WSL cannot read it to its end: invalid UTF-8 becomes U+FFFD, except at the end of the file.
-    """
+    """The text of a file and its encoding; invalid bytes of UTF-8 survive as surrogates."""
 
     text: str
     encoding: str = "utf-8"
     mark: bytes = b""
-    sound: bool = True
-    raw: bytes = b""
 
     @property
     def data(self) -> bytes:
         """Return the file's bytes."""
-        return self.raw or self.mark + self.text.encode(self.encoding, "surrogateescape")
+        return self.mark + self.text.encode(self.encoding, "surrogateescape")
 
 
 def decoded(data: bytes) -> ConfigText:
-    """Decode the bytes of a file."""
-    mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
-    body = data[len(mark) :]
+    """Decode the bytes of a file.
+
+    Raises:
+        OSError: they are no UTF-16 although their mark says so.
+    """
+    unmarked = (b"", "utf-8", "surrogateescape")
+    mark, encoding, errors = next((one for one in _MARKS if data.startswith(one[0])), unmarked)
     try:
-        return ConfigText(body.decode(encoding), encoding, mark)
-    except UnicodeDecodeError:
-        if encoding == "utf-8":
-            text = body.decode(encoding, "surrogateescape")
-            return ConfigText(text, encoding, mark, sound=not "\udc80" <= text[-1] <= "\udcff")
-        # UTF-16 cannot preserve invalid bytes; such a file can be shown, but not changed.
-        return ConfigText(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
+        return ConfigText(data[len(mark) :].decode(encoding, errors), encoding, mark)
+    except UnicodeDecodeError as error:
+        raise OSError(errno.EILSEQ, os.strerror(errno.EILSEQ)) from error
 
 
 def find(host: Host) -> str:
@@ -158,10 +152,12 @@ def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:
     Raises:
         OSError: the folder cannot be written, or is full; the old file is then unchanged.
     """
-    backup = None
-    mode = 0o644  # required for wsl.conf, which services read
+    backup, mode = None, 0o644  # required for wsl.conf, which services read
     if path.exists():
-        backup, mode = _kept(path, safe_files.contents(path, MAX_BYTES, follow=True), now), path.stat().st_mode & 0o777
+        data, mode = safe_files.contents(path, MAX_BYTES, follow=True), path.stat().st_mode & 0o777
+        backup = path.with_name(f"{path.name}.{now:%Y%m%d-%H%M%S-%f}")
+        with backup.open("xb") as stream:  # never through a planted link
+            stream.write(data)
     target = path.resolve()
     # Held open, so that it cannot be swapped for another folder after the owner check.
     with safe_files.Folder(target.parent) as folder:
@@ -177,16 +173,6 @@ def backups(path: Path) -> list[Path]:
     """Return the backups of a file, newest first."""
     beside = (f for f in path.parent.iterdir() if f.name.startswith(path.name))
     return sorted((f for f in beside if _STAMP.fullmatch(f.name[len(path.name) :])), reverse=True)
-
-
-def _kept(path: Path, data: bytes, now: datetime) -> Path:
-    """Write a backup under an unused name, and return it; never through a planted link."""
-    stamp = f"{path.name}.{now:%Y%m%d-%H%M%S}"
-    for name in (stamp, *(f"{stamp}-{i}" for i in range(1, 100))):
-        with contextlib.suppress(FileExistsError), (path.parent / name).open("xb") as stream:
-            stream.write(data)
-            return path.parent / name
-    raise OSError(errno.EEXIST, "there are a hundred backups of this second", str(path))
 
 
 def _powershell(host: Host, script: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from wslgpud.advise.wslconfig import files
@@ -15,49 +14,7 @@ GIB = 1 << 30
 #: memory that Windows, a browser and an editor need without swapping
 WINDOWS_BYTES, WINDOWS_PROCESSORS = 4 * GIB, 2
 
-IDLE, RECLAIM = "general.instanceIdleTimeout", "experimental.autoMemoryReclaim"
-_STAYS = {IDLE: "-1"}
-
-
-class Preset(NamedTuple):
-    """Shares of the machine's RAM and processors; swap is a share of WSL's memory."""
-
-    name: str
-    purpose: str
-    memory_ratio: float
-    processors_ratio: float
-    swap_ratio: float
-    more: Mapping[str, str]
-
-
-#: On the machine used for testing (64 GB, 32 threads): 50, 40, 32, 56 GB; 24, 20, 16, 28 threads.
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("training", template("a big training or build, with an editor in Windows"), 0.78, 0.75, 0.4, _STAYS),
-        Preset("inference", template("a model that serves all day beside other work"), 0.625, 0.625, 0.4, _STAYS),
-        Preset("desktop", template("daily development; Windows comes first"), 0.5, 0.5, 0.5, {}),
-        Preset(
-            "max",
-            template("all that Windows can spare, for a night"),
-            0.875,
-            0.875,
-            0.43,
-            {**_STAYS, "wsl2.guiApplications": "false"},
-        ),
-    )
-}
-
-_REASONS = {
-    IDLE: template(
-        "without it Windows stops the distro, with its services and trainings, 15 s after the last terminal closes"
-    ),
-    RECLAIM: template(
-        "an idle machine gives its page cache back to Windows; gradual would also push idle programs to swap "
-        "(up to WSL 2.9.4)"
-    ),
-    "wsl2.guiApplications": template("WSLg holds some of the card's memory; graphical Linux programs will not start"),
-}
+IDLE = "general.instanceIdleTimeout"
 
 
 class Setting(NamedTuple):
@@ -66,6 +23,43 @@ class Setting(NamedTuple):
     path: str
     value: str
     why: Message
+
+
+class Preset(NamedTuple):
+    """Shares of the machine's RAM and processors; swap is a share of WSL's memory."""
+
+    purpose: str
+    memory_ratio: float
+    processors_ratio: float
+    swap_ratio: float
+    more: tuple[Setting, ...] = ()
+
+
+_RECLAIM = Setting(
+    "experimental.autoMemoryReclaim",
+    "dropCache",
+    say(
+        "an idle machine gives its page cache back to Windows; gradual would also push idle programs to swap "
+        "(up to WSL 2.9.4)"
+    ),
+)
+_STAYS = Setting(
+    IDLE,
+    "-1",
+    say("without it Windows stops the distro, with its services and trainings, 15 s after the last terminal closes"),
+)
+_NO_WINDOWS = Setting(
+    "wsl2.guiApplications",
+    "false",
+    say("WSLg holds some of the card's memory; graphical Linux programs will not start"),
+)
+#: On the machine used for testing (64 GB, 32 threads): 50, 40, 32, 56 GB; 24, 20, 16, 28 threads.
+PRESETS = {
+    "training": Preset(template("a big training or build, with an editor in Windows"), 0.78, 0.75, 0.4, (_STAYS,)),
+    "inference": Preset(template("a model that serves all day beside other work"), 0.625, 0.625, 0.4, (_STAYS,)),
+    "desktop": Preset(template("daily development; Windows comes first"), 0.5, 0.5, 0.5),
+    "max": Preset(template("all that Windows can spare, for a night"), 0.875, 0.875, 0.43, (_STAYS, _NO_WINDOWS)),
+}
 
 
 class NoPreset(MessageError):
@@ -117,6 +111,6 @@ def settings(preset: Preset, memory_bytes: int, processors: int, containers_byte
         Setting("wsl2.memory", f"{memory}GB", of_memory),
         Setting("wsl2.processors", str(threads), of_processors),
         Setting("wsl2.swap", f"{swap}GB", of_swap),
-        Setting(RECLAIM, "dropCache", Message(_REASONS[RECLAIM])),
-        *(Setting(path, value, Message(_REASONS[path])) for path, value in preset.more.items()),
+        _RECLAIM,
+        *preset.more,
     ]
