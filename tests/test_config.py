@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud import config
 from wslgpud.config import ConfigError, allowed, declared_keys, load, state_folder
-from wslgpud.config.change_keys import change, with_keys
-from wslgpud.config.sample import sample_file
-from wslgpud.config.secret_files import remedy
+from wslgpud.config.config_files import change, remedy, sample_file, with_keys
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:

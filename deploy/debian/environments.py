@@ -115,7 +115,7 @@ def main(repository: Path, package: Path) -> None:
     program.chmod(0o755)
 
     sys.path.append(str(repository))  # which needs none of its packages for this
-    from wslgpud.config.sample import sample_file
+    from wslgpud.config.config_files import sample_file
 
     configuration = package / "etc/wslgpud/wslgpud.toml"
     configuration.parent.mkdir(parents=True)

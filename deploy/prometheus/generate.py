@@ -12,10 +12,9 @@ import yaml
 
 from deploy.prometheus.expressions import WATCHES, Watch
 from deploy.prometheus.own_health import ALERTS, RECORDINGS
-from wslgpud.alerts import runbook
 from wslgpud.alerts.channels.alertmanager import alert_name
 from wslgpud.alerts.messages import RULES as TEXTS
-from wslgpud.alerts.rules import BRAKE, MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
+from wslgpud.alerts.rules import BRAKE, MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule, runbook
 from wslgpud.model import Level
 from wslgpud.risk.forecast_messages import ADVICE
 from wslgpud.serve.pages import RUNBOOK_PATH
@@ -64,7 +63,7 @@ class Links:
     def __init__(self, grafana: str, daemon: str) -> None:
         """Read the dashboards."""
         self._grafana, self._daemon = grafana.rstrip("/"), daemon.rstrip("/")
-        self._served = runbook.sections()
+        self._served = runbook()
         self._panels: dict[tuple[str, str], int] = {}
         for file in sorted((ROOT / "grafana" / "dashboards").glob("*.json")):
             document = json.loads(file.read_text())

@@ -10,11 +10,10 @@ from grafana_foundation_sdk.builders import text
 from grafana_foundation_sdk.models.text import TextMode
 
 from grafana.source.frame import dashboard
-from wslgpud.alerts.runbook import PATH
-from wslgpud.alerts.runbook import sections as runbook_sections
+from wslgpud.alerts import rules
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = (PATH, ROOT / "deploy/prometheus/RUNBOOK.md")
+PAGES = (rules.RUNBOOK, ROOT / "deploy/prometheus/RUNBOOK.md")
 
 
 def sections() -> dict[str, str]:
@@ -23,7 +22,7 @@ def sections() -> dict[str, str]:
     return {
         rule: re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", words)
         for page in PAGES
-        for rule, words in runbook_sections(page=page).items()
+        for rule, words in rules.runbook(page=page).items()
     }
 
 

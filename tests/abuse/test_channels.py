@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +30,6 @@ from tests.support.hostile import (
     says,
 )
 from tests.support.receivers import smtp, webhook
-from wslgpud.alerts import journald
 from wslgpud.alerts.channels import Channel, DeliveryError, apprise
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
@@ -346,22 +344,6 @@ class TestText:
         advice = "memory= under [wsl2] in .wslconfig; https://docs.nvidia.com/deploy/xid-errors/ 'wslgpud db'"
 
         assert inert(advice) == advice
-
-    @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_name_adds_no_field_to_the_journal(self, name, tmp_path):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
-            daemon.bind(str(tmp_path / "socket"))
-            text = f"{name}\nPRIORITY=0\n_UID=0"
-            assert journald.write(text, "critical", {"resource": text}, tmp_path / "socket")
-            entry = daemon.recv(65536)
-
-        names = []
-        while entry:
-            field, _, rest = entry.partition(b"\n")
-            length = int.from_bytes(rest[:8], "little")
-            names.append(field.decode())
-            entry = rest[8 + length + 1 :]
-        assert names == ["MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER", "WSLGPUD_RESOURCE"]
 
     def test_what_a_server_said_is_one_line_wherever_it_is_kept(self):
         said = str(DeliveryError(f"answered 500: {ESCAPES.decode()}"))

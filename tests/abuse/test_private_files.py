@@ -16,7 +16,7 @@ from wslgpud import config as configuration
 from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.doctor.checks_machine import secrets
 from wslgpud.cli import app
-from wslgpud.config import Config, load, secret_files
+from wslgpud.config import Config, config_files, load
 from wslgpud.host import Host
 
 SECRET = '[alerts]\nurls = ["ntfy://ntfy.sh/my-topic"]\n'
@@ -93,7 +93,7 @@ def test_a_world_readable_configuration_with_secrets_is_found(
     file = put(public / "here" / "wslgpud.toml", text, mode)
     file.parent.chmod(folder_mode)
 
-    assert secret_files.exposed(load(file, {}).config, file) == ([file] if found else [])
+    assert config_files.exposed(load(file, {}).config, file) == ([file] if found else [])
 
 
 @pytest.mark.parametrize("key", ["alerts.urls_file", "server.web_config_file"])
@@ -102,9 +102,9 @@ def test_files_of_secrets_that_it_names_are_found_as_well(public: Path, key: str
     section, _, name = key.partition(".")
     file = put(public / "wslgpud.toml", f'[{section}]\n{name} = "{named}"\n', 0o644)
 
-    assert secret_files.exposed(load(file, {}).config, file) == [named]
+    assert config_files.exposed(load(file, {}).config, file) == [named]
     named.chmod(0o640)
-    assert secret_files.exposed(load(file, {}).config, file) == []
+    assert config_files.exposed(load(file, {}).config, file) == []
 
 
 def test_the_daemon_warns_in_one_line_and_the_doctor_has_a_fix(
@@ -126,8 +126,8 @@ def test_the_daemon_warns_in_one_line_and_the_doctor_has_a_fix(
         return (state, *map(str, texts))
 
     assert len(warned) == 1
-    assert f"{urls}, which holds secrets: {secret_files.remedy(urls)}" in warned[0]
-    assert doctor() == ("problem", f"every user can read {urls}", secret_files.remedy(urls))
+    assert f"{urls}, which holds secrets: {config_files.remedy(urls)}" in warned[0]
+    assert doctor() == ("problem", f"every user can read {urls}", config_files.remedy(urls))
     assert f"chmod {640 if os.geteuid() == 0 else 600} {urls}" in doctor()[2]
     urls.chmod(0o640)
     assert doctor()[0] == "good"

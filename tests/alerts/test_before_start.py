@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.alerts.ticks import START
-from wslgpud.alerts.before_start import MAX_INCIDENTS, incidents
+from wslgpud.alerts.look_back import MAX_INCIDENTS, earlier_kills
 from wslgpud.alerts.rules import KILLED_BEFORE
 from wslgpud.host import Clock, Host, NoData, StoppedClock
 from wslgpud.model import Level, Transition
@@ -62,7 +62,7 @@ def headlines(rows: list[Transition]) -> list[tuple[float, str, str, int]]:
 def test_a_kill_in_the_log_of_this_boot_is_an_incident(tmp_path: Path) -> None:
     log = [*((600.0, line) for line in kill(42)), *((1200.0, line) for line in kill(43, "cc1plus", group="/build"))]
 
-    rows = incidents(Machine(tmp_path, log, []), BOOT)
+    rows = earlier_kills(Machine(tmp_path, log, []), BOOT)
 
     assert headlines(rows) == [
         (-1200.0, "ram", "python3 (pid 42)", 1),
@@ -75,7 +75,7 @@ def test_earlier_boots_are_looked_up_in_the_journal(tmp_path: Path) -> None:
     journal = [(START - 86400, EARLIER, line) for line in kill(7)]
     journal += [(START - 600, BOOT.replace("-", ""), line) for line in kill(42)]
 
-    rows = incidents(Machine(tmp_path, [(1200.0, line) for line in kill(42)], journal), BOOT)
+    rows = earlier_kills(Machine(tmp_path, [(1200.0, line) for line in kill(42)], journal), BOOT)
 
     assert headlines(rows) == [(-86400.0, "ram", "python3 (pid 7)", 1), (-600.0, "ram", "python3 (pid 42)", 1)]
 
@@ -83,26 +83,26 @@ def test_earlier_boots_are_looked_up_in_the_journal(tmp_path: Path) -> None:
 def test_without_the_kernel_log_the_journal_has_this_boot_too(tmp_path: Path) -> None:
     journal = [(START - 600, BOOT.replace("-", ""), line) for line in kill(42)]
 
-    assert headlines(incidents(Machine(tmp_path, None, journal, counted=1), BOOT)) == [
+    assert headlines(earlier_kills(Machine(tmp_path, None, journal, counted=1), BOOT)) == [
         (-600.0, "ram", "python3 (pid 42)", 1)
     ]
 
 
 def test_without_any_log_the_number_of_kills_is_told(tmp_path: Path) -> None:
-    (row,) = incidents(Machine(tmp_path, None, [], counted=2), BOOT)
+    (row,) = earlier_kills(Machine(tmp_path, None, [], counted=2), BOOT)
 
     assert row.facts == {"count": 2, "boot_wall": START - UPTIME}
 
 
 def test_a_machine_without_kills_has_no_incident(tmp_path: Path) -> None:
-    assert incidents(Machine(tmp_path, [(1.0, "Linux version 6.6")], []), BOOT) == []
+    assert earlier_kills(Machine(tmp_path, [(1.0, "Linux version 6.6")], []), BOOT) == []
 
 
 @pytest.mark.parametrize(("apart_seconds", "told"), [(600.0, 1), (601.0, 2)])
 def test_kills_within_ten_minutes_are_one_incident(tmp_path: Path, apart_seconds: float, told: int) -> None:
     log = [(at, line) for at, pid in ((100.0, 1), (100.0 + apart_seconds, 2)) for line in kill(pid)]
 
-    rows = incidents(Machine(tmp_path, log, []), BOOT)
+    rows = earlier_kills(Machine(tmp_path, log, []), BOOT)
 
     assert (len(rows), rows[-1].facts.get("kills")) == (told, 2 if told == 1 else None)
 
@@ -110,7 +110,7 @@ def test_kills_within_ten_minutes_are_one_incident(tmp_path: Path, apart_seconds
 def test_of_a_month_of_kills_the_last_twenty_are_told(tmp_path: Path) -> None:
     journal = [(START - 3600 * (100 - pid), EARLIER, line) for pid in range(100) for line in kill(pid)]
 
-    rows = incidents(Machine(tmp_path, None, journal), BOOT)
+    rows = earlier_kills(Machine(tmp_path, None, journal), BOOT)
 
     assert [row.facts["pid"] for row in rows] == list(range(100 - MAX_INCIDENTS, 100))
 
@@ -120,4 +120,4 @@ def test_lines_of_the_journal_that_are_no_entries_are_ignored(tmp_path: Path) ->
         def run(self, command: object, timeout_seconds: float) -> str:
             return '{"MESSAGE": [1, 2]}\nnonsense\n[]\n{"MESSAGE": "Killed process 1 (x)"}'
 
-    assert incidents(Odd(tmp_path, None, []), BOOT) == []
+    assert earlier_kills(Odd(tmp_path, None, []), BOOT) == []

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.alerts.ticks import START, fold, transition
-from wslgpud.alerts.blackbox import crash_dumps, examine, kernel_lines
 from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.look_back import crash_dumps, examine, kernel_lines
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.store import DaemonRun, ProcessPoint

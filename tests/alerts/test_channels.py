@@ -6,7 +6,6 @@ import base64
 import json
 import logging
 import os
-import socket
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from tests.alerts.ticks import START
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from tests.support.receivers import smtp, webhook
 from tests.support.servers import alertmanager, free_port
-from wslgpud.alerts import channel_factory, journald
+from wslgpud.alerts import channel_factory
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
-from wslgpud.alerts.channels.desktop import DesktopChannel
-from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
+from wslgpud.alerts.channels.notifications import SCRIPT, DesktopChannel, ToastChannel
 from wslgpud.alerts.messages import iso
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
@@ -306,31 +304,6 @@ def test_an_alertmanager_url_hides_passwords_and_must_be_http() -> None:
 def test_a_bad_alertmanager_url_gives_an_error_not_a_traceback(url: str) -> None:
     with pytest.raises(ConfigError, match=r"alerts\.alertmanager_urls must hold addresses"):
         AlertmanagerChannel(url)
-
-
-def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
-        daemon.bind(str(tmp_path / "socket"))
-        assert journald.write("evil\nPRIORITY=0", "critical", {"rule": "oom_kill"}, tmp_path / "socket")
-        entry = daemon.recv(65536)
-
-    fields = {}
-    while entry:
-        name, _, rest = entry.partition(b"\n")
-        length = int.from_bytes(rest[:8], "little")
-        fields[name.decode()] = rest[8 : 8 + length].decode()
-        entry = rest[8 + length + 1 :]
-    assert fields["MESSAGE"] == "evil\nPRIORITY=0"
-    assert (fields["PRIORITY"], fields["WSLGPUD_RULE"]) == ("3", "oom_kill")
-    assert not journald.write("x", "ok", {}, tmp_path / "none")
-
-
-def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
-    stream = os.fstat(2)
-
-    assert journald.is_where_we_log({"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
-    assert not journald.is_where_we_log({"JOURNAL_STREAM": "1:2"})
-    assert not journald.is_where_we_log({})
 
 
 class TestConfiguration:

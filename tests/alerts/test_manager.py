@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import START, fold, oom_kill, tick
-from wslgpud.alerts import alert_metrics, blackbox
+from wslgpud.alerts import alert_metrics, look_back
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
@@ -585,12 +585,12 @@ class TestBlackBox:
         life = Life(tmp_path, clock=clock)
         run = life.store.previous_run
         assert run is not None
-        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
+        row, kept = look_back.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
         assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
         assert "RAM is running low" in str(compose(row).evidence[0])
         assert abs(float(row.facts["ended_wall"]) - (START + 59)) < 2
-        assert kept.events[0].kind == blackbox.EVENT
+        assert kept.events[0].kind == look_back.EVENT
         life.end()
 
     def test_the_kill_before_the_machine_died_is_named_after_restart(self, tmp_path: Path) -> None:
@@ -600,7 +600,7 @@ class TestBlackBox:
         first.clock.t = 8 * 3600.0
         life = Life(tmp_path, clock=first.clock)
         run = type("Run", (), {"stopped_wall": START + 5, "started_wall": START, "boot_id": "boot"})
-        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
+        row, _ = look_back.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
         assert row.new == WARNING
         assert "cc1plus" in str(row.facts["trouble"])
@@ -612,7 +612,7 @@ class TestBlackBox:
             clock.t = t
             life = Life(tmp_path, clock=clock)
             run = type("Run", (), {"stopped_wall": START + t - 1, "started_wall": START, "boot_id": "boot"})
-            row, kept = blackbox.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.manager.left_open)
+            row, kept = look_back.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.manager.left_open)
             life.store.append(kept, urgent=True)
             life.manager.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
             life.manager.tick(life.tick(), [], [])
@@ -635,7 +635,7 @@ class TestBlackBox:
         life = Life(tmp_path, clock=life.clock)
         run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
 
-        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
+        end, _ = look_back.examine(Host("/nowhere"), life.store, run, "another boot", life.manager.left_open)
 
         assert [i.rule for i in life.manager.left_open] == [rule]
         assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
@@ -645,7 +645,7 @@ class TestBlackBox:
         clock = Clock()
         life = Life(tmp_path, clock=clock)
         run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
-        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "boot", [])
+        row, _ = look_back.examine(Host("/nowhere"), life.store, run, "boot", [])
 
         assert (row.resource, row.new) == ("daemon", Level.INFO)
         life.end()
@@ -657,7 +657,7 @@ class TestBlackBox:
         (folder / "old.dmp").write_text("")
         os.utime(folder / "old.dmp", (1, 1))
 
-        (found,) = blackbox.crash_dumps(Host(tmp_path), time.time() - 3600)
+        (found,) = look_back.crash_dumps(Host(tmp_path), time.time() - 3600)
         assert found.endswith("kernel-panic-1-vm.txt")
 
     @pytest.mark.parametrize("link", ["AppData", "AppData/Local/Temp", "AppData/Local/Temp/wsl-crashes"])
@@ -671,7 +671,7 @@ class TestBlackBox:
             next(iter((tmp_path / "private").rglob("wsl-crashes"))) if "/" in link else tmp_path / "private"
         )
 
-        assert blackbox.crash_dumps(Host(tmp_path), 0.0) == []
+        assert look_back.crash_dumps(Host(tmp_path), 0.0) == []
 
 
 def test_messages_for_a_channel_no_longer_configured_are_dropped(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.alerts.test_rules import STALLED
 from tests.alerts.ticks import START, tick
 from wslgpud.alerts import measures
-from wslgpud.alerts.measures import KillCounters, MeasureContext, Signal, Trend
+from wslgpud.alerts.measures import MeasureContext, Signal
 from wslgpud.model import Event, GpuSample, Reading, Snapshot
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 
@@ -38,29 +38,6 @@ def test_swapping_20_mib_a_second_both_ways_counts_as_time_lost() -> None:
     stalled = tick(10, *swapped(10, 121, 41).reports[0].sample.readings, Reading(pressure.STALLED_RATIO, 0.3, STALLED))
     facts = {**rates, "stalled_ratio": 0.3}
     assert measured(measures.thrashing, swapped(8, 1, 1), stalled) == [Signal("ram", 0.3, facts)]
-
-
-def test_windows_memory_forecast_needs_a_fall_by_a_tenth() -> None:
-    def lasts(*points: tuple[float, float]) -> float | None:
-        trend = Trend()
-        return [trend.lasts_seconds(t, left) for t, left in points][-1]
-
-    assert lasts((0, 100), (30, 90)) == 270
-    assert lasts((0, 100), (29, 90)) is None
-    assert lasts((0, 100), (30, 90.1)) is None
-    assert lasts((0, 1000), (10, 100), (120, 50), (130.5, 40)) is None, "since 120 s, over 10.5 s"
-    assert lasts((0, 1000), (10, 100), (120, 50), (130, 40)) == 40 * 120 / 60
-    assert lasts((0, 1000), (10, 100), (120, 50)) == 50 * 120 / 950
-
-
-def test_a_kill_waits_for_its_group_only_if_groups_are_watched() -> None:
-    counters = KillCounters()
-
-    assert counters.of_the_machine(2, 0, watched=False) == 2
-    assert counters.of_the_machine(0, 0, watched=False) == 0
-    assert counters.of_the_machine(1, 0, watched=True) == 0
-    assert counters.of_the_machine(0, 0, watched=False) == 0
-    assert counters.of_the_machine(0, 0, watched=True) == 0, "what waited is forgotten"
 
 
 def test_an_event_before_the_start_counts_if_newer_than_last_run() -> None:

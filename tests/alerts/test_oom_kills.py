@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, oom_kill, tick
-from wslgpud.alerts.measures import GroupCount, KillCounters, MeasureContext, Signal, UnnamedKill
-from wslgpud.alerts.oom_kills import MIN_BYTES, kills_by_group, oom_kills, victim
+from wslgpud.alerts.measures import KillCount, MeasureContext, Signal, UnnamedKill
+from wslgpud.alerts.oom_kills import MIN_BYTES, oom_kills, risen, victim
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.model import Health, Level, ProcessSample, Reading, Snapshot
 from wslgpud.sources import cgroups, memory
@@ -36,7 +36,7 @@ def test_a_victim_is_gone_with_its_memory_from_the_group(
     before: list[ProcessSample], data: st.DataObject, group: str, freed: int | None
 ) -> None:
     now = data.draw(st.lists(st.sampled_from(before), unique_by=lambda p: p.key) if before else st.just([]))
-    found = victim(UnnamedKill(0, 0, 1, tuple(before)), now, group, freed)
+    found = victim(UnnamedKill(0, 0, tuple(before)), now, group, freed)
 
     fits = [
         p
@@ -55,7 +55,7 @@ def test_of_those_gone_the_known_grower_is_the_victim(before: list[ProcessSample
     gone = [p for p in before if p.held_bytes >= MIN_BYTES]
     if gone:
         grower = data.draw(st.sampled_from(gone))
-        kill = UnnamedKill(0, 0, 1, tuple(before), growing=grower.pid)
+        kill = UnnamedKill(0, 0, tuple(before), growing=grower.pid)
         found = victim(kill, [])
         assert found is not None
         assert found.pid == grower.pid
@@ -64,28 +64,15 @@ def test_of_those_gone_the_known_grower_is_the_victim(before: list[ProcessSample
 
 @given(counts, counts)
 def test_a_kill_is_reported_of_the_innermost_limited_group_only(before: dict[str, int], grown: dict[str, int]) -> None:
-    then = {path: GroupCount(kills, 7) for path, kills in before.items()}
-    now = {path: GroupCount(kills + grown.get(path, 0), 8) for path, kills in before.items()}
-    found = kills_by_group(then, now)
+    then = {f"cgroup:{path}": KillCount(kills, 7) for path, kills in before.items()}
+    now = {f"cgroup:{path}": KillCount(kills + grown.get(path, 0), 8) for path, kills in before.items()}
+    found = {name.removeprefix("cgroup:") for name in risen(then, now)}
 
-    more = {path: kills for path, kills in grown.items() if kills and path in before}
-    assert found.items() <= more.items()
+    more = {path for path, kills in grown.items() if kills and path in before}
+    assert found <= more
     assert all(any(inner.startswith(path) for inner in found) for path in more)
     assert not any(path != other and other.startswith(f"{path}/") for path in found for other in found)
-    assert kills_by_group(then, {path: seen._replace(limit_hits=7) for path, seen in now.items()}) == {}
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
-def test_every_kill_is_told_once_of_the_machine_or_of_a_group(kills: list[tuple[int, int]]) -> None:
-    """Each kill is counted by the machine at one look; those of groups at the same one or the next."""
-    state, told, late = KillCounters(), 0, 0
-    for machine, group in kills:
-        told += state.of_the_machine(machine + group, late, watched=True)
-        late = group
-    told += state.of_the_machine(0, late, watched=True)
-    told += state.of_the_machine(0, 0, watched=True)
-
-    assert told == sum(machine for machine, _ in kills)
+    assert risen(then, {name: seen._replace(limit_hits=7) for name, seen in now.items()}) == set()
 
 
 def looked(*snapshots: Snapshot) -> list[list[Signal]]:
@@ -104,14 +91,29 @@ def counts_at(t: float, machine: int | None, group: int | None = None, log: Heal
     return tick(t, *readings, kernel_log=log)
 
 
-def test_counted_kills_are_told_with_their_rate() -> None:
-    facts = {"kills_per_second": 0.5, "killed_wall": START + 5}
+def told_of(*snapshots: Snapshot) -> list[list[str]]:
+    """Return the resources whose kills are told of at each tick."""
+    return [[signal.resource for signal in told] for told in looked(*snapshots)]
+
+
+def test_counted_kills_are_told_of_the_machine_or_of_a_group() -> None:
+    facts = {"killed_wall": START + 5}
 
     assert looked(counts_at(1, 3), counts_at(5, 5)) == [[], [Signal("ram", 1.0, facts)]]
     assert looked(counts_at(1, 3, 1), counts_at(5, 5, 3)) == [[], [Signal("cgroup:/a", 1.0, facts)]]
-    once = {"kills_per_second": 1.0, "killed_wall": START + 5}
-    assert looked(counts_at(1, None, 1), counts_at(5, None, 2)) == [[], [Signal("cgroup:/a", 1.0, once)]]
+    assert looked(counts_at(1, None, 1), counts_at(5, None, 2)) == [[], [Signal("cgroup:/a", 1.0, facts)]]
     assert looked(counts_at(1, 3), counts_at(5, None), counts_at(7, 3)) == [[], [], []]
+
+
+def test_a_kill_of_a_group_is_told_once_whichever_counts_first() -> None:
+    first, last = counts_at(1, 3, 1), [counts_at(t, 4, 2) for t in (3, 4)]
+
+    assert told_of(first, counts_at(2, 4, 1), *last) == [[], [], ["cgroup:/a"], []]
+    assert told_of(first, counts_at(2, 3, 2), *last) == [[], ["cgroup:/a"], [], []]
+
+
+def test_a_kill_that_no_group_claims_is_the_machines() -> None:
+    assert told_of(counts_at(1, 3, 1), *(counts_at(t, 4, 1) for t in (2, 3, 4))) == [[], [], ["ram"], []]
 
 
 def test_kills_from_before_the_logs_silence_are_not_repeated() -> None:
@@ -150,7 +152,7 @@ def test_a_victim_gave_back_at_least_half_of_its_memory(
 
 def test_a_process_of_less_than_64_mib_was_no_victim() -> None:
     def of(size: int) -> ProcessSample | None:
-        return victim(UnnamedKill(0, 0, 1, (ProcessSample(7, 1, "sh", size, 0),)), [])
+        return victim(UnnamedKill(0, 0, (ProcessSample(7, 1, "sh", size, 0),)), [])
 
     assert of((64 << 20) - 1) is None
     assert of(64 << 20) is not None

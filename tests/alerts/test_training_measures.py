@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.alerts.test_measures import measured
 from tests.alerts.ticks import tick
-from wslgpud.alerts import training_measures
+from wslgpud.alerts import measures
 from wslgpud.alerts.measures import Signal
 from wslgpud.model import GpuSample, Reading
 from wslgpud.risk import training_metrics as metrics
@@ -27,12 +27,12 @@ def test_a_leak_is_measured_by_the_share_of_room_it_has_taken() -> None:
     seen = tick(1, *leaking(ONE, 1234, 100), *leaking(TWO, 300, 100), Reading(metrics.TIME_LEFT, 60.0, TWO))
     facts = {"program": "other.py", "pid": 8, "steps_left": 300, "step_bytes": MIB, "grown_bytes": 100 * MIB}
 
-    assert measured(training_measures.leaks, seen) == [Signal("gpu0", 0.25, {**facts, "eta_seconds": 60.0})]
-    (one,) = measured(training_measures.leaks, tick(1, *leaking(ONE, 1264, 100)))
+    assert measured(measures.training_leaks, seen) == [Signal("gpu0", 0.25, {**facts, "eta_seconds": 60.0})]
+    (one,) = measured(measures.training_leaks, tick(1, *leaking(ONE, 1264, 100)))
     assert one.facts["steps_left"] == 1300, "two figures"
     calm = tick(1, Reading(metrics.KEPT, GIB, ONE))
-    assert measured(training_measures.leaks, calm) == [Signal("gpu0", 0.0)]
-    assert measured(training_measures.leaks, tick(1)) == []
+    assert measured(measures.training_leaks, calm) == [Signal("gpu0", 0.0)]
+    assert measured(measures.training_leaks, tick(1)) == []
 
 
 def test_each_new_retry_is_an_event() -> None:
@@ -40,11 +40,11 @@ def test_each_new_retry_is_an_event() -> None:
         return tick(t, Reading(metrics.RETRIES, count, ONE), *more)
 
     facts = {"program": "train.py", "pid": 7, "count": 2}
-    assert measured(training_measures.retries, retried(1, 3), retried(2, 5)) == [Signal("gpu0", 1.0, facts)]
-    assert measured(training_measures.retries, retried(1, 3), retried(2, 3)) == []
-    assert measured(training_measures.retries, tick(1), retried(2, 3)) == [], "they may be older than the daemon"
+    assert measured(measures.training_retries, retried(1, 3), retried(2, 5)) == [Signal("gpu0", 1.0, facts)]
+    assert measured(measures.training_retries, retried(1, 3), retried(2, 3)) == []
+    assert measured(measures.training_retries, tick(1), retried(2, 3)) == [], "they may be older than the daemon"
     pieces = Reading(metrics.PIECES, 9 * MIB, ONE)
-    (one,) = measured(training_measures.retries, retried(1, 3), retried(2, 4, pieces))
+    (one,) = measured(measures.training_retries, retried(1, 3), retried(2, 4, pieces))
     assert one.facts == {**facts, "count": 1, "pieces_bytes": 9 * MIB}
 
 
@@ -52,7 +52,7 @@ def test_of_sequences_that_will_not_fit_the_largest_lack_counts() -> None:
     lacks = [Reading(metrics.MAX_LACKS, mib * MIB, labels) for labels, mib in ((ONE, 200), (TWO, 300))]
     facts = {"program": "other.py", "pid": 8, "lacking_bytes": 300 * MIB}
 
-    assert measured(training_measures.lengths, tick(1, *lacks), trained={"gpu0", "gpu1"}) == [
+    assert measured(measures.training_lengths, tick(1, *lacks), trained={"gpu0", "gpu1"}) == [
         Signal("gpu0", 300 * MIB, facts),
         Signal("gpu1", 0.0),
     ]
@@ -63,7 +63,7 @@ def test_steps_are_slow_from_a_spill_only_with_a_gib_in_windows() -> None:
         readings = [Reading(metrics.KEPT, GIB, ONE), Reading(windows.GPU_SHARED, shared, ("RTX",))]
         readings += [Reading(metrics.STEP_TIME, each, ONE[:2]), Reading(metrics.USUAL_STEP_TIME, 0.125, ONE[:2])]
         seen = tick(1, *readings, gpus=(GpuSample(0, "GPU-1", "RTX"),))
-        return measured(training_measures.slowed, seen, trained={"gpu0"})
+        return measured(measures.training_slowed, seen, trained={"gpu0"})
 
     facts = {"program": "train.py", "pid": 7, "shared_bytes": GIB, "times": "4.0", "number": "2", "usual": "8"}
     assert slowed(GIB) == [Signal("gpu0", 4.0, facts)]

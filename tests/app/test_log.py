@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +27,7 @@ def _the_log_stays_as_it_was() -> Iterator[None]:
 def test_a_journal_line_begins_with_the_priority_of_its_level(
     level: str, priority: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    monkeypatch.setattr(log, "is_in_journal", lambda _: True)
     log.log_from("debug")
     getattr(logging.getLogger("wslgpud"), level)("the disk is full")
 
@@ -51,7 +52,7 @@ def test_remarks_of_a_start_follow_what_it_says_first(capsys: pytest.CaptureFixt
 def test_a_level_only_another_library_knows_counts_as_info(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    monkeypatch.setattr(log, "is_in_journal", lambda _: True)
     log.log_from("info")
     logging.getLogger("theirs").log(25, "progress")
 
@@ -61,7 +62,7 @@ def test_a_level_only_another_library_knows_counts_as_info(
 def test_every_line_of_a_traceback_carries_its_priority(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "is_where_we_log", lambda _: True)
+    monkeypatch.setattr(log, "is_in_journal", lambda _: True)
     log.log_from("info")
     try:
         int("no number")
@@ -76,7 +77,7 @@ def test_every_line_of_a_traceback_carries_its_priority(
 def test_on_a_terminal_a_line_has_its_time_and_level(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "is_where_we_log", lambda _: False)
+    monkeypatch.setattr(log, "is_in_journal", lambda _: False)
     log.log_from("warning")
     ours = logging.getLogger("wslgpud")
     ours.info("calm")
@@ -85,3 +86,11 @@ def test_on_a_terminal_a_line_has_its_time_and_level(
     (line,) = capsys.readouterr().err.splitlines()
     assert line[8:].startswith(" WARNING ")
     assert log.journal_prefix(logging.WARNING) == ""
+
+
+def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
+    stream = os.fstat(2)
+
+    assert log.is_in_journal({"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
+    assert not log.is_in_journal({"JOURNAL_STREAM": "1:2"})
+    assert not log.is_in_journal({})

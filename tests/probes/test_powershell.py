@@ -13,14 +13,14 @@ import tree_sitter_powershell
 from tree_sitter import Language, Node, Parser
 
 from wslgpud.advise.wslconfig import files
-from wslgpud.alerts.channels import toast
+from wslgpud.alerts.channels import notifications
 from wslgpud.probes import interop, keep_alive, windows_probe
 
 REFERENCE = json.loads(Path(__file__).with_name("windows_reference.json").read_text())
 SIZE = "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
 SCRIPTS = {
     "probe": windows_probe.SCRIPT,
-    "toast": toast.SCRIPT,
+    "toast": notifications.SCRIPT,
     "keep-alive": keep_alive.SCRIPT,
     "about": interop.ABOUT,
     "size": SIZE,

@@ -17,8 +17,7 @@ from deploy.prometheus.expressions import WATCHES
 from tests.grafana.panels import DASHBOARDS, panels
 from tests.prometheus.cases import CASES, MEASURED, TICK, Case
 from tests.support.servers import program
-from wslgpud.alerts import runbook
-from wslgpud.alerts.rules import RULES, rule_named
+from wslgpud.alerts.rules import RULES, rule_named, runbook
 from wslgpud.app.catalogue import catalogue
 from wslgpud.words import BLANK, without_unknown
 
@@ -159,7 +158,7 @@ def test_each_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
         assert (uid, panel) in boards, name
         if rule:
             assert texts["runbook_url"] == f"http://{{{{ $labels.instance }}}}/runbook#{rule}"
-            assert rule in runbook.sections()
+            assert rule in runbook()
         else:  # about the daemon, which may be gone: Grafana has these
             (book,) = re.findall(r"^http://localhost:3000/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"])
             assert boards["wslgpud-runbook", book] == re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from tests.support.daemons import daemon
 from tests.words.latin import latin_words
-from wslgpud.alerts.runbook import sections
+from wslgpud.alerts.rules import runbook
 from wslgpud.serve import pages
 from wslgpud.words import ENGLISH, LANGUAGES, Translator, translator
 
@@ -24,15 +24,15 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
         served = running.get("/runbook")
         chinese = running.get("/runbook?lang=zh")
 
-    assert chinese == page(sections(translator("zh")), translator("zh"))
-    for rule, text in sections().items():
+    assert chinese == page(runbook(translator("zh")), translator("zh"))
+    for rule, text in runbook().items():
         assert f'<section id="{rule}" class="card"><h2>{rule}</h2><p>' in served
         assert f'href="#{rule}"' in served
         assert paragraphs(text) in served
 
 
 def test_the_page_needs_no_script_and_fetches_nothing_outside() -> None:
-    served = page(sections(), ENGLISH)
+    served = page(runbook(), ENGLISH)
 
     assert not re.search(r'<script|style="|src=|<img|@import|url\(', served)
     assert set(re.findall(r'href="([a-z]+:)', served)) <= {"https:"}
@@ -43,18 +43,18 @@ def paragraphs(text: str) -> str:
 
 
 def test_in_chinese_it_has_no_english_but_names_and_code() -> None:
-    served = page(sections(translator("zh")), translator("zh"))
+    served = page(runbook(translator("zh")), translator("zh"))
     text = re.sub(r"(?s)<code>.*?</code>|<[^>]+>", " ", served)
 
     assert 'lang="zh"' in served
-    assert latin_words(text, (*sections(), "device not ready", "batch size")) == []
+    assert latin_words(text, (*runbook(), "device not ready", "batch size")) == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("rule", sections())
+@pytest.mark.parametrize("rule", runbook())
 def test_the_texts_come_out_as_markdown_means_them(rule: str, language: str) -> None:
     """What the page does not know of Markdown (lists, emphasis) must not be in the runbook."""
-    text = sections(translator(language))[rule]
+    text = runbook(translator(language))[rule]
     meant = MarkdownIt().render(text)
     here = re.sub(r'<a href="(?!https)[^"]*">(.*?)</a>', r"\1", meant).replace("</p>\n<p>", "</p><p>")
 

@@ -22,7 +22,7 @@ import polib
 from babel.messages.extract import extract_from_dir, extract_from_file
 
 from wslgpud.advise.doctor.checking import CHECKS
-from wslgpud.alerts import runbook
+from wslgpud.alerts.rules import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys, sections
@@ -84,7 +84,7 @@ def templates() -> dict[str, tuple[str, set[str]]]:
             )
     for text, name in ((text, file.name) for file in FILES for text in file.texts):
         found.setdefault(text, ("", set()))[1].add(f"probes/{name.replace('.', '')}.toml")
-    for text in "\n\n".join(runbook.sections().values()).split("\n\n"):
+    for text in "\n\n".join(runbook().values()).split("\n\n"):
         found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
     for text in sentences(TEMPLATES):
         found.setdefault(text, ("", set()))[1].add("words/templates.toml")

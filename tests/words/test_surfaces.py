@@ -16,7 +16,7 @@ from tests.page.stage import Stage, nights, past_incidents
 from tests.page.stories import three_groups
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.alerts.rules import OTHERS, RULES
+from wslgpud.alerts.rules import OTHERS, RULES, runbook
 from wslgpud.cli import app
 from wslgpud.words import translator
 
@@ -246,9 +246,8 @@ def test_a_history_that_cannot_be_read_says_why_in_chinese(shown: Shown, tmp_pat
 
 
 def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
-    from wslgpud.alerts.runbook import sections  # only here
 
-    for text in sections(translator("zh")).values():
+    for text in runbook(translator("zh")).values():
         chinese(text, "device not ready")
 
 

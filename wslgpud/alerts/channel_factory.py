@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
-from wslgpud.alerts.channels.desktop import DesktopChannel
+from wslgpud.alerts.channels.notifications import DesktopChannel, ToastChannel
 from wslgpud.alerts.channels.programs import CommandChannel
-from wslgpud.alerts.channels.toast import ToastChannel
 from wslgpud.alerts.dispatcher import quiet_hours
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts import alert_metrics, channel_factory, journald
+from wslgpud.alerts import alert_metrics, channel_factory
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher
@@ -96,7 +95,6 @@ class AlertManager:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
         self._rules.resume(self._ledger.held().values(), clock.mono())
         self.control = ControlFile(place.state_folder, log.warning)
-        self._in_journal = journald.is_where_we_log(os.environ)
         self._save_requests = SaveRequests(settings)
         #: the processes paused by the brake, by pid and start time, set by the loop
         self.paused: frozenset[tuple[int, int]] = frozenset()
@@ -338,14 +336,11 @@ class AlertManager:
         return dict.fromkeys(wanting, message)
 
     def _log(self, row: Transition) -> None:
-        fields = {"rule": row.rule, "resource": row.resource}
-        fields |= {"level": row.new.label, "previous_level": row.old.label}
         # The line is the alert itself, for readers of the journal: in their language, unlike other log lines.
         spoken = translator(self._place.language)
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
-        if not (self._in_journal and journald.write(line, row.new.label, fields)):
-            log.log(_LOG_LEVELS[row.new], "%s", line)
+        log.log(_LOG_LEVELS[row.new], "%s", line)
 
 
 def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int | None:

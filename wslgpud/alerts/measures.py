@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
+from wslgpud.risk import training_metrics as training
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
@@ -28,10 +28,10 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: throttle reasons that are a problem; a power cap is normal under full load
 HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
-#: minimum change for a trend of Windows' memory, which is queried every few seconds
-TREND_SECONDS, FELL_RATIO = 120.0, 0.1
 #: page cache that is worth giving back to Windows
 MANY_CACHE_BYTES = 2 << 30
+#: Windows keeps up to some hundred megabytes of each card in its own memory in any case.
+SPILLED_BYTES = 1 << 30
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu", "memory"})
 #: how resources begin that a source of memory tells of -> the place of alerts about that source
@@ -47,8 +47,8 @@ class Signal(NamedTuple):
     facts: Mapping[str, Fact] = {}
 
 
-class GroupCount(NamedTuple):
-    """The kernel's counters of one cgroup: kills, and how often it hit its limit (None: unknown)."""
+class KillCount(NamedTuple):
+    """The kernel's counters of one cgroup, or of the machine: kills, and how often it hit its limit (None: unknown)."""
 
     kills: int
     limit_hits: int | None = None
@@ -59,7 +59,6 @@ class UnnamedKill(NamedTuple):
 
     mono: float
     wall: float
-    kills_per_second: float
     processes: tuple[ProcessSample, ...]
     used_bytes: Number | None = None
     growing: int | None = None
@@ -67,49 +66,15 @@ class UnnamedKill(NamedTuple):
 
 @dataclass(slots=True)
 class KillCounters:
-    """The kernel's counters as of the previous tick."""
+    """The kernel's counters as last read: while memory runs out a read may fail."""
 
-    #: the machine's count and when it was read: while memory runs out a read may fail
-    machine: tuple[float, Number] | None = None
-    groups: Mapping[str, GroupCount] = field(default_factory=dict)
-    #: kills counted for the machine but for no group yet; negative: counted only for a group yet
-    unplaced: int = 0
     #: by resource
+    counts: Mapping[str, KillCount] = field(default_factory=dict)
     unnamed: dict[str, UnnamedKill] = field(default_factory=dict)
     #: by resource, the pid last seen growing
     growing: dict[str, int] = field(default_factory=dict)
-
-    def of_the_machine(self, counted: int, in_groups: int, *, watched: bool) -> int:
-        """Return how many of the kills since the last tick were not due to a group's limit.
-
-        Both counters increase at the same time but are read at different times: where groups are ``watched``, a kill is
-        the machine's if no group claims it by the next tick.
-        """
-        if not watched:
-            self.unplaced = 0
-            return max(0, counted - in_groups)
-        waited, ahead = max(0, self.unplaced), max(0, -self.unplaced)
-        claimed = min(waited, in_groups)
-        self.unplaced = counted - min(ahead, counted) - (in_groups - claimed)
-        return waited - claimed
-
-
-@dataclass(slots=True)
-class Trend:
-    """Free space over the last two minutes, to extrapolate how long the rest lasts at that rate."""
-
-    points: deque[tuple[float, float]] = field(default_factory=deque)
-
-    def lasts_seconds(self, mono: float, left: float) -> float | None:
-        """Record the space left; None with too few samples, or without a fall by a tenth."""
-        while self.points and mono - self.points[0][0] > TREND_SECONDS:
-            self.points.popleft()
-        self.points.append((mono, left))
-        began, before = self.points[0]
-        fell = before - left
-        if mono - began < TREND_SECONDS / 4 or fell < before * FELL_RATIO:
-            return None
-        return left * (mono - began) / fell
+    #: when a cgroup's counter last rose
+    group_rose_mono: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -132,8 +97,6 @@ class MeasureContext:
     processes: dict[int, ProcessSample] = field(default_factory=dict)
     #: resources that a training has used
     trained: set[str] = field(default_factory=set)
-    #: what Windows has left, of RAM or of its commit limit
-    windows: Trend = field(default_factory=Trend)
     #: VRAM that Windows has moved into RAM, of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
@@ -285,19 +248,16 @@ def windows_memory(context: MeasureContext) -> Iterator[Signal]:
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
     limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
     share: float | None = None
-    left, facts = 0.0, dict[str, Fact]()
+    facts = _held(context.snapshot)
     if total and available is not None:
-        left, share = available, available / total
+        share = available / total
         facts |= {"available_bytes": available, "total_bytes": total}
     if limit and committed is not None:
         promised = max(0, limit - committed)
         if share is None or promised / limit < share:
-            left, share = promised, promised / limit
+            share = promised / limit
             facts |= {"commit_left_bytes": promised, "commit_limit_bytes": limit}
-    facts |= _held(context.snapshot)
     if share is not None:
-        if (eta_seconds := context.windows.lasts_seconds(context.snapshot.mono, left)) is not None:
-            facts["eta_seconds"] = eta_seconds
         yield Signal("windows", share, facts)
 
 
@@ -365,6 +325,62 @@ def damaged_store(context: MeasureContext) -> Iterator[Signal]:
     yield Signal("store", float(bool(damage)), {"damage": damage} if damage else {})
 
 
+def training_leaks(context: MeasureContext) -> Iterator[Signal]:
+    """Return the memory leaked by a training, as a share of the room left when the leak began."""
+    context.trained |= {labels[2] for labels in context.snapshot.family(training.KEPT)}
+    found = []
+    for labels, left in context.snapshot.family(training.STEPS_LEFT).items():
+        pid, program, resource = labels
+        grown, per_step = (context.snapshot.family(spec)[labels] for spec in (training.GROWN, training.PER_STEP))
+        facts: dict[str, Fact] = {"program": program, "pid": int(pid), "steps_left": int(float(f"{left:.2g}"))}
+        facts |= {"step_bytes": per_step, "grown_bytes": grown}
+        if (seconds := context.snapshot.value(training.TIME_LEFT, *labels)) is not None:
+            facts["eta_seconds"] = seconds
+        found.append(Signal(resource, grown / (grown + left * per_step), facts))
+    return _largest(found, context.trained)
+
+
+def training_retries(context: MeasureContext) -> Iterator[Signal]:
+    """Cards so full that PyTorch's allocator has to free its cache for new allocations."""
+    before = context.last.family(training.RETRIES)
+    for labels, count in context.snapshot.family(training.RETRIES).items():
+        if count > before.get(labels, count):
+            pid, program, resource = labels
+            facts: dict[str, Fact] = {"program": program, "pid": int(pid), "count": count - before[labels]}
+            if (pieces := context.snapshot.value(training.PIECES, *labels)) is not None:
+                facts["pieces_bytes"] = pieces
+            yield Signal(resource, 1.0, facts)
+
+
+def training_lengths(context: MeasureContext) -> Iterator[Signal]:
+    """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
+    lacking = (
+        Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
+        for (pid, program, resource), lacks in context.snapshot.family(training.MAX_LACKS).items()
+    )
+    return _largest(lacking, context.trained)
+
+
+def training_slowed(context: MeasureContext) -> Iterator[Signal]:
+    """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
+    now, found = context.snapshot, list[Signal]()
+    family = now.family
+    spilled = {
+        f"gpu{gpu.index}": gpu.demoted_bytes
+        if gpu.demoted_bytes is not None
+        else now.value(windows.GPU_SHARED, gpu.name) or 0
+        for gpu in now.gpus
+    }
+    times, usual = family(training.STEP_TIME), family(training.USUAL_STEP_TIME)
+    for pid, program, resource in family(training.KEPT):
+        each, once = times.get((pid, program)), usual.get((pid, program))
+        if each and once and spilled.get(resource, 0) >= SPILLED_BYTES:
+            facts: dict[str, Fact] = {"program": program, "pid": int(pid), "shared_bytes": spilled[resource]}
+            facts |= {"times": f"{each / once:.1f}", "number": f"{1 / each:.2g}", "usual": f"{1 / once:.2g}"}
+            found.append(Signal(resource, each / once, facts))
+    return _largest(found, context.trained)
+
+
 def _silent_seconds(context: MeasureContext, report: SourceReport, also: str = "") -> float:
     """Return how long a source has been silent, by the monotonic clock: the wall clock may jump."""
     if report.health not in ("failed", "late", also):
@@ -382,3 +398,9 @@ def _holder(context: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number
         if kind not in disk.WINDOWS_TYPES and folder.is_relative_to(place)
     ]
     return [(f"disk:{place}", value) for place, value in sorted(inside, key=lambda i: -len(i[0]))[:1]]
+
+
+def _largest(found: Iterable[Signal], trained: Iterable[str]) -> Iterator[Signal]:
+    """Yield the largest signal of each card; 0 where there is none: a training that has ended holds nothing."""
+    largest = {signal.resource: signal for signal in sorted(found, key=lambda one: one.value)}
+    yield from (largest.get(name) or Signal(name, 0.0) for name in sorted(trained))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from wslgpud.alerts.measures import GroupCount, MeasureContext, Signal, UnnamedKill
+from wslgpud.alerts.measures import KillCount, MeasureContext, Signal, UnnamedKill
 from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, kernel_log, memory
@@ -34,10 +34,13 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
     mute = log is None or log.health in ("failed", "absent")
     state = context.kills
     state.growing |= {f.resource: f.who_pid for f in context.forecasts if f.level > Level.OK and f.who_pid}
-    for resource, rate in _counted(context, mute=mute and not heard):
-        before = context.last.processes, _used(context.last, resource)
-        seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, rate, *before, state.growing.get(resource))
-        state.unnamed.setdefault(resource, seen)
+    if heard or not mute:  # the log covers what is counted so far
+        state.counts = {}
+    else:
+        for resource in _counted(context):
+            before = context.last.processes, _used(context.last, resource)
+            seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, *before, state.growing.get(resource))
+            state.unnamed.setdefault(resource, seen)
     yield from _named(context)
 
 
@@ -50,8 +53,8 @@ def resource_of(kill: Event) -> str:
 def _placed(context: MeasureContext, kill: Event) -> str:
     """Return the resource of a kill; where the log omits the cgroup, counters may show it."""
     if kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
-        groups = list(kills_by_group(_counts(context.last), _counts(context.snapshot)))
-        return f"cgroup:{groups[0]}" if len(groups) == 1 else "ram"
+        groups = [name for name in risen(_counts(context.last), _counts(context.snapshot)) if name != "ram"]
+        return groups[0] if len(groups) == 1 else "ram"
     return resource_of(kill)
 
 
@@ -90,47 +93,46 @@ def _facts(context: MeasureContext, event: Event, alike: Sequence[Event]) -> dic
     return facts
 
 
-def _counted(context: MeasureContext, *, mute: bool) -> Iterator[tuple[str, float]]:
-    """Yield the resources with kills since the last tick by the counters, and the rate per second."""
-    state, mono = context.kills, context.snapshot.mono
-    count, before = context.snapshot.value(memory.OOM_KILLS), state.machine
-    if not mute:  # the log covers everything counted so far
-        state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
-        return
-    now = _counts(context.snapshot)
-    found = kills_by_group(state.groups, now)
-    seconds = mono - before[0] if before is not None and mono > before[0] else 1.0
-    for path, kills in found.items():
-        yield f"cgroup:{path}", kills / seconds
-    state.groups = now or state.groups
-    if count is None:
-        return
-    state.machine = mono, count
-    if before is not None and mono > before[0]:
-        kills = state.of_the_machine(int(count - before[1]), sum(found.values()), watched=bool(now))
-        if kills:
-            yield "ram", kills / seconds
+def _counted(context: MeasureContext) -> set[str]:
+    """Return the resources with kills since the last tick by the counters.
+
+    The machine's counter and those of cgroups rise together but are read at different times: a kill is the machine's if
+    no cgroup claims it a tick before or after.
+    """
+    state, now = context.kills, _counts(context.snapshot)
+    before = state.counts or _counts(context.last)
+    state.counts, found = now or before, risen(before, now)
+    if found and "ram" not in found:
+        if "ram" in state.unnamed and state.unnamed["ram"].mono == context.last.mono:
+            del state.unnamed["ram"]
+        state.group_rose_mono = context.snapshot.mono
+    elif state.group_rose_mono == context.last.mono:
+        return set()
+    return found
 
 
-def _counts(snapshot: Snapshot) -> dict[str, GroupCount]:
-    hits = snapshot.family(cgroups.LIMIT_HITS)
-    return {
-        labels[0]: GroupCount(int(kills), None if labels not in hits else int(hits[labels]))
-        for labels, kills in snapshot.family(cgroups.OOM_KILLS).items()
-    }
+def _counts(snapshot: Snapshot) -> dict[str, KillCount]:
+    """Return the kernel's counters by resource."""
+    machine, hits = snapshot.value(memory.OOM_KILLS), snapshot.family(cgroups.LIMIT_HITS)
+    found = {} if machine is None else {"ram": KillCount(int(machine))}
+    for labels, kills in snapshot.family(cgroups.OOM_KILLS).items():
+        found[f"cgroup:{labels[0]}"] = KillCount(int(kills), None if labels not in hits else int(hits[labels]))
+    return found
 
 
 def _named(context: MeasureContext) -> Iterator[Signal]:
     """Yield the counted kills, each once its victim is known, or waiting has not helped."""
-    unnamed = context.kills.unnamed
+    unnamed, mono, groups = context.kills.unnamed, context.snapshot.mono, context.snapshot.family(cgroups.OOM_KILLS)
     for resource, kill in list(unnamed.items()):
+        if groups and resource == "ram" and kill.mono == mono:  # a cgroup may claim it at the next tick
+            continue
         used = _used(context.snapshot, resource)
         freed = None if used is None or kill.used_bytes is None else int(kill.used_bytes - used)
         gone = victim(kill, context.snapshot.processes, resource.partition(":")[2], freed)
-        if gone is None and kill.processes and context.snapshot.mono - kill.mono <= PATIENCE_SECONDS:
+        if gone is None and kill.processes and mono - kill.mono <= PATIENCE_SECONDS:
             continue
         del unnamed[resource]
-        facts: dict[str, Fact] = {"kills_per_second": kill.kills_per_second, "killed_wall": kill.wall}
+        facts: dict[str, Fact] = {"killed_wall": kill.wall}
         if gone is not None:
             facts |= {"likely": full_name(short_name(gone), gone.pid), "pid": gone.pid, "size_bytes": gone.held_bytes}
         yield Signal(resource, 1.0, facts)
@@ -143,25 +145,25 @@ def _used(snapshot: Snapshot, resource: str) -> Number | None:
     return None if total is None or left is None else total - left
 
 
-def kills_by_group(before: Mapping[str, GroupCount], now: Mapping[str, GroupCount]) -> dict[str, int]:
-    """Return the kills since the last tick due to cgroup limits, by path.
+def risen(before: Mapping[str, KillCount], now: Mapping[str, KillCount]) -> set[str]:
+    """Return the resources with kills since the last tick, by their counters.
 
-    A cgroup's counter includes its descendants, and victims of a full machine: so only cgroups that hit their limit
-    meanwhile count, and among nested ones the innermost.
+    A cgroup's counter includes its descendants, and victims of a full machine, whose counter includes all: so only
+    cgroups that hit their limit meanwhile count, among nested ones the innermost, and the machine where no cgroup does.
     """
-    grown = {
-        path: counts.kills - then.kills
-        for path, counts in now.items()
-        if (then := before.get(path)) is not None
+    found = {
+        name
+        for name, counts in now.items()
+        if (then := before.get(name)) is not None
         and counts.kills > then.kills
         # it hit its limit, as far as known
         and (then.limit_hits is None or counts.limit_hits is None or counts.limit_hits > then.limit_hits)
     }
 
-    def holds(path: str) -> bool:
-        return any(other != path and f"{other}/".startswith(f"{path.rstrip('/')}/") for other in grown)
+    def holds(name: str) -> bool:
+        return any(other != name and (name == "ram" or f"{other}/".startswith(f"{name}/")) for other in found)
 
-    return {path: kills for path, kills in grown.items() if not holds(path)}
+    return {name for name in found if not holds(name)}
 
 
 def victim(

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from wslgpud.alerts import blackbox
+from wslgpud.alerts import look_back
 from wslgpud.alerts.alert_metrics import false_alarm
 from wslgpud.alerts.incidents import Incident, after, grouped, story
 from wslgpud.alerts.messages import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
@@ -93,7 +93,7 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
     if known is None:
         return None
     incident, own = _in_full(history, known)
-    found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
+    found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, look_back.EVENT)
     box = found[0] if incident.rule == UNCLEAN_END and found else None
     moment, start, end = _span(history, incident, box)
     warned = _first_warning(own.values()) if incident.warned_wall is not None else None
@@ -208,7 +208,7 @@ def _events(
     found = {
         (round(e.wall), text := translator.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
         for e in reversed(history.events(start, end))
-        if e.kind != blackbox.EVENT and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
+        if e.kind != look_back.EVENT and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
     return list(found.values())[::-1][-_MAX_EVENTS:]
 
@@ -233,7 +233,7 @@ def _who_grew(
     named |= {pid: str(row.facts.get("who") or row.facts.get("likely", "")) for pid, row in killed.items()}
     return [
         {"who": named.get(g.pid) or full_name(g.name, g.pid), **g._asdict(), "seconds": round(g.seconds, 1)}
-        for g in blackbox.growths(points)[:_MAX_GROWTHS]
+        for g in look_back.growths(points)[:_MAX_GROWTHS]
     ]
 
 

@@ -8,25 +8,28 @@ an alert, and its level. The text of a rule is in ``words/templates.toml`` under
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from wslgpud.alerts import measures, oom_kills, training_measures
+from wslgpud.alerts import measures, oom_kills
 from wslgpud.alerts.measures import Measure, MeasureContext, Signal
 from wslgpud.model import MEMORY, Forecast, Level, Snapshot, Transition
 from wslgpud.risk.levels import BLIND, BLIND_WARNING_SECONDS
-from wslgpud.words import Fact, MessageLike
+from wslgpud.words import ENGLISH, Fact, MessageLike, Translator
 
-#: unclean ends of daemon or machine; opened once at the start, see ``blackbox``
+RUNBOOK = Path(__file__).with_name("RUNBOOK.md")
+#: unclean ends of daemon or machine; opened once at the start, see ``look_back``
 UNCLEAN_END = "unclean_end"
 #: findings of the nightly stress runs, which open and close them, see ``wslgpud.stress.schedule``
 VRAM_STRESS = "vram_stress"
 #: a job that is paused until a user decides, see ``wslgpud.brake``
 BRAKE = "brake"
 OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS, BRAKE)
-#: kills from before the first start: never open, sent to nobody, see ``before_start``
+#: kills from before the first start: never open, sent to nobody, see ``look_back``
 KILLED_BEFORE = "killed_before"
 #: the driver has been silent for so long that its memory is no longer the news
 DRIVER_GONE = "gpu_driver_gone"
@@ -127,12 +130,12 @@ RULES: tuple[Rule, ...] = (
     Rule("vram_spill", measures.spill, (Threshold(_W, 256 * _MIB, 20), Threshold(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # By Lindy's rule, as for other growth (risk/README.md, 3): growth that has taken a quarter of the room takes the
     # rest in more than one case in four. A cache that stops growing before is reported, but without a warning.
-    Rule("training_leak", training_measures.leaks, (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)), 1e-9, 30),
-    _happens("training_retries", training_measures.retries, _W, _NEWS_SECONDS),
+    Rule("training_leak", measures.training_leaks, (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)), 1e-9, 30),
+    _happens("training_retries", measures.training_retries, _W, _NEWS_SECONDS),
     # Information, as it is unknown whether the data has sequences that long; less is within the error of the estimate.
-    Rule("training_length", training_measures.lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
+    Rule("training_length", measures.training_lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
     # The full, spilling card has its own warning: this is the cost.
-    Rule("training_slowed", training_measures.slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
+    Rule("training_slowed", measures.training_slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
     # Windows' own detector of exhaustion (event 2004) fires when nearly all of the commit limit is used; Windows
     # programs fail before Linux ones do: https://github.com/microsoft/WSL/issues/41285
     Rule(WINDOWS_MEMORY_LOW, measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
@@ -283,3 +286,12 @@ def rule_named(name: str) -> Rule | None:
 def is_momentary(name: str) -> bool:
     rule = rule_named(name)
     return rule is not None and rule.momentary
+
+
+def runbook(translator: Translator = ENGLISH, page: Path = RUNBOOK) -> dict[str, str]:
+    """Return the advice by rule, in order: Markdown, one line per paragraph, each a template of the catalogues."""
+    _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {
+        name: "\n\n".join(translator.template(" ".join(part.split())) for part in text.strip().split("\n\n"))
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud.advise.checkups import Checkups, Findings
-from wslgpud.alerts import before_start, blackbox, channel_factory
+from wslgpud.alerts import channel_factory, look_back
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
@@ -202,7 +202,7 @@ class Daemon:
         done = [run_route(pipeline.runs), *alert_routes(alerts.control, host.clock)]
         done += [brake_route(brake)] if brake else []
         self._listen(stack, [*table, *done], guarded=server.guarded)
-        self._look_back(store, boot_id, alerts)
+        look_back.start(host, store, boot_id, alerts)
 
     def _alerts(self, store: Store, place: Installation) -> AlertManager:
         def earlier() -> Iterator[tuple[int, Transition]]:
@@ -222,14 +222,6 @@ class Daemon:
             rows=earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )
-
-    def _look_back(self, store: Store, boot_id: str, alerts: AlertManager) -> None:
-        """Report how the last run ended, or before the first one what the logs still know."""
-        run = store.previous_run
-        if run is None and self._host.live:
-            before_start.record_in_background(self._host, boot_id, alerts)
-        elif run is not None and not run.clean:
-            blackbox.examine_in_background(self._host, store, run, boot_id, alerts)
 
     def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
         """Resume jobs that an earlier daemon left paused; return the brake, if it is on."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 
-from wslgpud.alerts.journald import is_where_we_log
 from wslgpud.security.redaction import masked
 from wslgpud.words.units import printable
 
@@ -33,12 +32,24 @@ def _one_line(record: logging.LogRecord) -> bool:
     return True
 
 
+def is_in_journal(environ: Mapping[str, str]) -> bool:
+    """Return whether standard error goes to the journal.
+
+    https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24JOURNAL_STREAM
+    """
+    try:
+        stream = os.fstat(2)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
+
+
 def log_from(level: str) -> None:
     """Print log lines of ``level`` and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_one_line)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    handler.setFormatter(_JournalFormatter("%(message)s") if is_where_we_log(os.environ) else plain)
+    handler.setFormatter(_JournalFormatter("%(message)s") if is_in_journal(os.environ) else plain)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -66,4 +77,4 @@ def held_back() -> Iterator[Callable[[], None]]:
 
 def journal_prefix(level: int) -> str:
     """Return the journal's priority prefix of a line; empty on a terminal."""
-    return f"<{_PRIORITY[level]}>" if is_where_we_log(os.environ) else ""
+    return f"<{_PRIORITY[level]}>" if is_in_journal(os.environ) else ""

@@ -17,7 +17,7 @@ from types import FrameType
 
 from wslgpud import __version__, config, words
 from wslgpud.app import log as logs
-from wslgpud.config import ConfigError, secret_files
+from wslgpud.config import ConfigError, config_files
 from wslgpud.host import Host, RecordedHost, unprotected
 from wslgpud.security.terminal import beneath
 from wslgpud.words import MessageError, cause, say, t
@@ -54,8 +54,8 @@ def main(order: str) -> int:
         settings = loaded.config
         words.use(words.chosen(settings.alerts.language, os.environ))
         logs.log_from(settings.log.level)
-        for path in secret_files.exposed(settings, loaded.file):
-            log.warning("every user can read %s, which holds secrets: %s", path, secret_files.remedy(path))
+        for path in config_files.exposed(settings, loaded.file):
+            log.warning("every user can read %s, which holds secrets: %s", path, config_files.remedy(path))
         folder = (state or config.state_folder(os.environ)).resolve()
         daemon = Daemon(settings, host_at(root), folder, os.environ)
 

@@ -15,8 +15,7 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.messages import local_time, trial
 from wslgpud.alerts.report import summaries
-from wslgpud.alerts.rules import OTHERS, RULES
-from wslgpud.alerts.runbook import sections
+from wslgpud.alerts.rules import OTHERS, RULES, runbook
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
@@ -101,7 +100,7 @@ def explain(
     Examples:
         wslgpud alerts explain oom_kill
     """
-    known = sections(current())
+    known = runbook(current())
     if rule and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
     columns = min(_MAX_COLUMNS, shutil.get_terminal_size().columns)

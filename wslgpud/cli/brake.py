@@ -18,7 +18,7 @@ from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
 from wslgpud.client import answering
-from wslgpud.config import change_keys
+from wslgpud.config import config_files
 from wslgpud.words import current, t, template
 from wslgpud.words.moments import span
 
@@ -66,7 +66,7 @@ def off(config: common.Config = None) -> None:
 def _changed(config: Path | None, values: dict[str, Any], headline: str) -> Path:
     """Change the configuration, say so, and return its file."""
     file = config or configuration.find_file(os.environ) or own_config()
-    change_keys.change(file, "brake", values)
+    config_files.change(file, "brake", values)
     print(headline, t("written to {file}; takes effect when the daemon restarts", file=str(file)), sep="\n")
     return file
 

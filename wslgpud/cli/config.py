@@ -14,7 +14,7 @@ from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, loaded, own_config, warn, writing
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import wrapped
-from wslgpud.config.sample import sample_file, to_toml
+from wslgpud.config.config_files import sample_file, to_toml
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import visible
 from wslgpud.words import t

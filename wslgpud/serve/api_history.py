@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from wslgpud.alerts.blackbox import by_process
 from wslgpud.alerts.incidents import Incident, grouped
+from wslgpud.alerts.look_back import by_process
 from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec

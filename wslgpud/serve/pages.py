@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from wslgpud import __version__
+from wslgpud.alerts import rules
 from wslgpud.alerts.messages import local_time
-from wslgpud.alerts.runbook import sections
 from wslgpud.client import besides
 from wslgpud.serve.router import Response
 from wslgpud.words import MessageLike, Translator, translator
@@ -153,7 +153,7 @@ _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\
 @functools.cache
 def runbook_page(language: str) -> Response:
     """Answer with the runbook, offline: links in alerts lead here."""
-    return runbook(sections(translator(language)), translator(language))
+    return runbook(rules.runbook(translator(language)), translator(language))
 
 
 def runbook(texts: Mapping[str, str], translator: Translator) -> Response:

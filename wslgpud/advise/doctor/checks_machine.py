@@ -24,7 +24,7 @@ from wslgpud.advise.doctor.checking import (
     skipped,
     unknown,
 )
-from wslgpud.config import find_file, secret_files
+from wslgpud.config import config_files, find_file
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources import parse_uint, table
@@ -357,8 +357,8 @@ def secrets(machine: Evidence) -> Outcome:
     """Anyone who can read a channel's address can read your alerts, and send some in your name."""
     if not machine.host.live:
         return skipped(say("this is a recording"))
-    for path in secret_files.exposed(machine.config, find_file(os.environ)):
-        return problem(say("every user can read {path}", path=str(path)), secret_files.remedy(path))
+    for path in config_files.exposed(machine.config, find_file(os.environ)):
+        return problem(say("every user can read {path}", path=str(path)), config_files.remedy(path))
     return good(say("readable only by wslgpud"))
 
 

@@ -1,7 +1,13 @@
-"""Notifications of a Linux desktop, by notify-send."""
+"""Notifications on the desktop: of Linux by notify-send, of Windows as toasts, from inside WSL.
+
+Toasts by Windows PowerShell 5.1 and WinRT, which every Windows 10 and 11 has. The script is constant and the text comes
+on standard input as base64, so that no process name is ever part of a command line, a script or parsed XML.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +17,27 @@ from typing import Any
 
 from wslgpud.alerts.channels import Channel, DeliveryError, programs
 from wslgpud.alerts.messages import body
+from wslgpud.host import Host
+from wslgpud.probes import interop
 from wslgpud.security.run_as import Command, account_of
-from wslgpud.words import say
+from wslgpud.sources.wsl import generation
+from wslgpud.words import Message, say
+from wslgpud.words.units import one_line
 
-TIMEOUT_SECONDS = 10.0
+_SESSION_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
 #: sessions notified in parallel
 _MAX_AT_ONCE = 16
 #: Variables that a user's session gets: /proc shows them to the user, and ours may hold secrets.
 _PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
+#: starting PowerShell takes half a second, several with a cold disk; broken interop never answers
+_TOAST_SECONDS = 20.0
+_TITLE_CHARACTERS = 120
+_BODY_CHARACTERS = 600
+
+#: CreateTextNode does not parse its text. The notifier is PowerShell's own, which needs no registration.
+SCRIPT = Path(__file__).with_name("toast.ps1").read_text(encoding="utf-8")
 
 
 class DesktopChannel(Channel):
@@ -33,7 +50,7 @@ class DesktopChannel(Channel):
         self,
         environ: Mapping[str, str],
         runtime_folders: Path = RUNTIME_FOLDERS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
+        timeout_seconds: float = _SESSION_SECONDS,
     ) -> None:
         """Keep the session that we run in, if any, and the folder of other sessions."""
         self._environ, self._folders, self._timeout = environ, runtime_folders, timeout_seconds
@@ -73,3 +90,34 @@ class DesktopChannel(Channel):
             if number.isdecimal() and us in (0, int(number)):
                 account = account_of(int(number)) if us == 0 and int(number) else None
                 yield Command(words, {**own, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={socket}"}, account)
+
+
+class ToastChannel(Channel):
+    """Shows the warning as a Windows toast; a later one of the same incident replaces it."""
+
+    name = "windows_toast"
+    human = True
+
+    def __init__(self, host: Host, environ: Mapping[str, str], timeout_seconds: float = _TOAST_SECONDS) -> None:
+        self._host, self._environ, self._timeout = host, environ, timeout_seconds
+
+    def available(self) -> bool:
+        return generation(self._host) == 2 and self._host.exists(interop.powershell(self._host))
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Show it; fails where Windows cannot be reached, or PowerShell failed or did not end."""
+        if self._host.live and not interop.works(self._host):
+            raise DeliveryError(Message(interop.OFF))
+        level = str(message.get("level"))
+        alert = {
+            "title": one_line(str(message.get("headline", "")), _TITLE_CHARACTERS),
+            "body": one_line(body(message), _BODY_CHARACTERS),
+            "tag": str(message.get("incident", "test"))[:16],
+            "urgent": level in ("critical", "emergency"),
+        }
+        text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
+        drive = self._host.path(interop.drive(self._host))
+        powershell = interop.powershell_command(self._host, SCRIPT)
+        command = Command(powershell, interop.environment(self._environ), folder=drive)
+        # Linux does not see permissions on Windows' disk; Windows protects its own folder.
+        programs.run(command, text, self._timeout, guarded=False)
