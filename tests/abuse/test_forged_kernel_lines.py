@@ -11,8 +11,9 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.security.redaction import named
-from wslgpud.sources import kernel_log
-from wslgpud.sources.kernel_log import KernelEvent, KernelLogSource, LineParser, parse_line
+from wslgpud.sources import kernel_lines
+from wslgpud.sources.kernel_lines import KernelEvent, LineParser, parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
 
 KILL = (
     "Out of memory: Killed process 7008 (cicc) total-vm:5242880kB, anon-rss:3145728kB, file-rss:512kB, "
@@ -134,8 +135,8 @@ def test_whoever_writes_into_the_real_log_is_no_kernel():
 
 
 def test_all_patterns_hold_from_the_beginning():
-    patterns = {name for name, value in vars(kernel_log).items() if isinstance(value, re.Pattern)}
-    source = Path(kernel_log.__file__).read_text()
+    patterns = {name for name, value in vars(kernel_lines).items() if isinstance(value, re.Pattern)}
+    source = Path(kernel_lines.__file__).read_text()
     searched = set(re.findall(r"(_[A-Z]+)\.search\(", source))
     assert searched <= patterns
     assert searched == {"_GROUP"}  # of a line whose beginning has been matched

@@ -23,7 +23,10 @@ def kill(pid: int, name: str = "python3", *, group: str = "") -> list[str]:
     head = "Memory cgroup out" if group else "Out"
     return [
         f"oom-kill:constraint={limit},task={name},pid={pid},uid=1000",
-        f"{head} of memory: Killed process {pid} ({name}) total-vm:9000kB, anon-rss:2048kB, file-rss:0kB",
+        (
+            f"{head} of memory: Killed process {pid} ({name}) total-vm:9000kB, anon-rss:2048kB, file-rss:0kB, "
+            "shmem-rss:0kB"
+        ),
     ]
 
 

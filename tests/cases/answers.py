@@ -13,7 +13,8 @@ from tests.hosts.machines import HERE as HOSTS
 from wslgpud.advise.guard.failures import Measured, explanation
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource
+from wslgpud.sources.kernel_lines import PRECEDES_THE_END
+from wslgpud.sources.kernel_log import KernelLogSource
 
 #: the machine that an input of a kind is laid over
 _BASES = {"kernel": "wsl2-idle", "nvml": "wsl2-idle", "proc": "bare-linux", "wslconf": "wsl2-idle"}

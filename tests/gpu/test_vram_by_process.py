@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.sources.vram_by_process import TOLERANCE_RATIO, MeasuredVram, NvmlCard, believed, matched, measured
+from wslgpud.sources.gpu_programs import TOLERANCE_RATIO, MeasuredVram, NvmlCard, believed, matched, measured
 
 GIB = 1 << 30
 CARD = NvmlCard(16 * GIB, 12 * GIB, "00000000:01:00.0")

@@ -6,7 +6,7 @@ import pytest
 
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
-from wslgpud.sources.clock import ClockSource
+from wslgpud.sources.cpu import ClockSource
 
 
 class Hands:

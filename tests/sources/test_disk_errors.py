@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sources.test_kernel_log import read
-from wslgpud.sources.disk_errors import BRIDGE, FailingDisks, failing_disk
+from wslgpud.sources.kernel_lines import BRIDGE, LineParser, failing_disk
 
 STORVSC = "hv_storvsc fd1d2cbd-ce7c-535c-966b-eb5f811c95f0: "
 
@@ -115,12 +115,17 @@ TAKEN_AWAY = [
 
 
 def test_a_disk_that_was_taken_away_is_not_called_failing():
-    disks = FailingDisks()
-    assert [disks.add(line) for line in TAKEN_AWAY] == [""] * len(TAKEN_AWAY)
-    assert disks.add("Buffer I/O error on dev sde1, logical block 1, lost async page write") == ""
-    assert disks.add("Buffer I/O error on dev sd, logical block 1, lost async page write") == "sd"
-    disks.add("sd 0:0:0:5: [sde] Attached SCSI disk")
-    assert disks.add("Buffer I/O error on dev sde, logical block 1, async page read") == "sde"
+    parser = LineParser()
+
+    def failing(line: str) -> str:
+        event = parser.add(line)
+        return str(event.fields["device"]) if event else ""
+
+    assert [failing(line) for line in TAKEN_AWAY] == [""] * len(TAKEN_AWAY)
+    assert failing("Buffer I/O error on dev sde1, logical block 1, lost async page write") == ""
+    assert failing("Buffer I/O error on dev sd, logical block 1, lost async page write") == "sd"
+    failing("sd 0:0:0:5: [sde] Attached SCSI disk")
+    assert failing("Buffer I/O error on dev sde, logical block 1, async page read") == "sde"
 
 
 def test_a_flood_of_disk_errors_is_one_event_a_minute(machine, values):

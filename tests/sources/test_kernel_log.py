@@ -15,7 +15,8 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError, StoppedClock
 from wslgpud.sources.cgroups import CgroupSource
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
+from wslgpud.sources.kernel_lines import PRECEDES_THE_END, parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.sources.memory import MemorySource
 
 # The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from
@@ -294,104 +295,6 @@ def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, va
     assert values(cgroups.read())[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 1
     assert values(memory.read())["oom_kills_total"] > before
     log.close()
-
-
-# mm/oom_kill.c of 4.19, the first kernel of WSL2; lines as in https://github.com/microsoft/WSL/issues/4166
-OLD_GLOBAL = [
-    "Out of memory: Kill process 812 (node) score 480 or sacrifice child",
-    "Killed process 812 (node) total-vm:9000000kB, anon-rss:8000000kB, file-rss:0kB, shmem-rss:0kB",
-]
-OLD_CGROUP = [
-    "Task in /docker/4c1f killed as a result of limit of /docker/4c1f",
-    "Memory cgroup out of memory: Kill process 77 (cc1plus) score 990 or sacrifice child",
-    "Killed process 77 (cc1plus) total-vm:900kB, anon-rss:800kB, file-rss:0kB, shmem-rss:0kB",
-]
-
-
-def test_a_kill_of_kernels_before_5_0_is_told_with_its_reason(machine):
-    (full,) = read(machine, *OLD_GLOBAL).events
-    (limited,) = read(machine, *OLD_CGROUP).events
-
-    assert (full.fields["pid"], full.fields["constraint"], full.fields["cgroup"]) == (812, "CONSTRAINT_NONE", "")
-    assert full.fields["size_bytes"] == 8_000_000 * 1024
-    assert (limited.fields["constraint"], limited.fields["cgroup"]) == ("CONSTRAINT_MEMCG", "/docker/4c1f")
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        # apache/doris#3525 (CentOS 7 names the user): the limit of a container, whose child was killed for it
-        (
-            [
-                "Memory cgroup out of memory: Kill process 24984 (palo_be) score 968 or sacrifice child",
-                (
-                    "Killed process 18177 (palo_be), UID 0, total-vm:70347780kB, anon-rss:45563572kB, file-rss:0kB, "
-                    "shmem-rss:0kB"
-                ),
-            ],
-            (18177, "palo_be", "CONSTRAINT_MEMCG", ""),
-        ),
-        # kubernetes/kubernetes#56891
-        (
-            [
-                "Task in /kubepods/pod95387fa4/6895a3e1 killed as a result of limit of /kubepods/pod95387fa4/6895a3e1",
-                "Memory cgroup out of memory: Kill process 24572 (java) score 0 or sacrifice child",
-                "Killed process 28438 (java) total-vm:20255636kB, anon-rss:466160kB, file-rss:13684kB",
-            ],
-            (28438, "java", "CONSTRAINT_MEMCG", "/kubepods/pod95387fa4/6895a3e1"),
-        ),
-        # linux-test-project/ltp#1080
-        (
-            [
-                "Memory cgroup out of memory: Kill process 42453 (memcg_test_1) score 0 or sacrifice child",
-                (
-                    "Killed process 42453 (memcg_test_1), UID 0, total-vm:7296kB, anon-rss:96kB, file-rss:164kB, "
-                    "shmem-rss:0kB"
-                ),
-            ],
-            (42453, "memcg_test_1", "CONSTRAINT_MEMCG", ""),
-        ),
-        # a log in the documentation of TiDB (CentOS 7)
-        (
-            [
-                "Out of memory: Kill process 21945 (tidb-server) score 956 or sacrifice child",
-                (
-                    "Killed process 21945 (tidb-server), UID 1000, total-vm:33027492kB, anon-rss:31303276kB, "
-                    "file-rss:0kB, shmem-rss:0kB"
-                ),
-            ],
-            (21945, "tidb-server", "CONSTRAINT_NONE", ""),
-        ),
-        # the machine's memory: the child of what was chosen
-        (
-            [
-                "Out of memory: Kill process 812 (node) score 480 or sacrifice child",
-                "Killed process 977 (node) total-vm:9000000kB, anon-rss:8000000kB, file-rss:0kB, shmem-rss:0kB",
-            ],
-            (977, "node", "CONSTRAINT_NONE", ""),
-        ),
-    ],
-)
-def test_a_child_killed_for_its_parent_has_its_reason(machine, lines, told):
-    """Kernels before 5.1 chose a process, and killed a child of it if it had one with memory of its own."""
-    (kill,) = read(machine, *lines).events
-
-    assert tuple(kill.fields[name] for name in ("pid", "victim", "constraint", "cgroup")) == told
-
-
-def test_a_group_killed_at_its_limit_by_4_19_is_one_groups(machine):
-    # mm/oom_kill.c of 4.19: the members after the first have no words before "Killed process"
-    together = "Tasks in /docker/4c1f are going to be killed due to memory.oom.group set"
-    member = OLD_CGROUP[2].replace("77 (cc1plus)", "78 (ld)")
-    later = OLD_GLOBAL[1].replace("812", "900")
-    kills = read(machine, *OLD_CGROUP, together, member, *OLD_GLOBAL, later).events
-
-    assert [(kill.fields["pid"], kill.fields["constraint"], kill.fields["cgroup"]) for kill in kills] == [
-        (77, "CONSTRAINT_MEMCG", "/docker/4c1f"),
-        (78, "CONSTRAINT_MEMCG", "/docker/4c1f"),
-        (812, "CONSTRAINT_NONE", ""),
-        (900, "CONSTRAINT_NONE", ""),
-    ]
 
 
 @pytest.mark.parametrize(

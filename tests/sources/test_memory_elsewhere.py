@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.config import Config
-from wslgpud.sources import pinned_names, zfs_arc, zram
-from wslgpud.sources.memory import MemorySource, meminfo
+from wslgpud.sources.memory import ARCSTATS, DENTRY_STATE, MemorySource, arc_bytes, meminfo, pinned_bytes, zram
 
 GIB, MIB = 1 << 30, 1 << 20
 LXCFS = {"/proc/self/mounts": "lxcfs /proc/meminfo fuse.lxcfs rw,nosuid,nodev,relatime 0 0\n"}
@@ -70,14 +69,14 @@ CLEAN = ("mru_evictable_data", "mru_evictable_metadata", "mfu_evictable_data", "
         ("size 4 lots\nc_min 4 -1\n", None),
     ],
 )
-def test_zfs_gives_back_what_is_above_its_minimum_and_clean(text, bytes_back):
-    assert zfs_arc.given_back(text) == bytes_back
+def test_zfs_gives_back_what_is_above_its_minimum_and_clean(machine, text, bytes_back):
+    assert arc_bytes(machine({ARCSTATS: text})) == bytes_back
 
 
 def test_the_cache_of_zfs_counts_as_available(machine, values):
     files = {
         "/proc/meminfo": levels(MemTotal=16384000, MemAvailable=838860),
-        zfs_arc.PATH: arcstats(size=10 * GIB, c_min=GIB),
+        ARCSTATS: arcstats(size=10 * GIB, c_min=GIB),
     }
     seen = found(machine, values, files)
     assert seen["memory_available_bytes"] == 838860 * 1024 + 9 * GIB
@@ -88,7 +87,7 @@ def test_the_cache_of_zfs_counts_as_available(machine, values):
     assert inside["memory_available_bytes"] == 838860 * 1024
     assert "memory_zfs_reclaimable_bytes" not in inside
 
-    more = found(machine, values, {**files, zfs_arc.PATH: arcstats(size=64 * GIB, c_min=GIB)})
+    more = found(machine, values, {**files, ARCSTATS: arcstats(size=64 * GIB, c_min=GIB)})
     assert more["memory_available_bytes"] == more["memory_total_bytes"]
 
 
@@ -129,9 +128,9 @@ SWAPS = "Filename                                Type            Size           
         ("/swap/zram0 file 4194304 0 -2\n", [], None),
     ],
 )
-def test_zram_is_room_only_by_what_it_compresses(swaps, stats, told):
-    whole = zram.summed(zram.devices(SWAPS + swaps), stats)
-    assert (None if whole is None else (whole.total, whole.free, whole.compressible)) == told
+def test_zram_is_room_only_by_what_it_compresses(machine, swaps, stats, told):
+    files = {f"/sys/block/zram{number}/mm_stat": text for number, text in enumerate(stats)}
+    assert zram(machine({"/proc/swaps": SWAPS + swaps, **files})) == told
 
 
 def test_swap_on_zram_is_told_beside_the_rest(machine, values):
@@ -164,14 +163,14 @@ def test_a_machine_without_zram_or_zfs_tells_of_neither(machine, values):
         ("7", None),
     ],
 )
-def test_names_in_use_beyond_the_unused_ones_stay(text, names):
-    assert pinned_names.pinned_bytes(text) == (None if names is None else names * 192)
+def test_names_in_use_beyond_the_unused_ones_stay(machine, text, names):
+    assert pinned_bytes(machine({DENTRY_STATE: text})) == (None if names is None else names * 192)
 
 
 def test_names_that_stay_in_ram_do_not_count_as_available(machine, values):
     files = {
         "/proc/meminfo": levels(MemTotal=512000, MemAvailable=60000, SReclaimable=50000),
-        pinned_names.PATH: "204800	0	45	0	0	0\n",
+        DENTRY_STATE: "204800	0	45	0	0	0\n",
     }
     seen = found(machine, values, files)
 
@@ -182,7 +181,7 @@ def test_names_that_stay_in_ram_do_not_count_as_available(machine, values):
 def test_names_of_the_host_are_not_more_than_the_slab_here(machine, values):
     files = {
         "/proc/meminfo": levels(MemTotal=512000, MemAvailable=60000, SReclaimable=100),
-        pinned_names.PATH: "204800	0	45	0	0	0\n",
+        DENTRY_STATE: "204800	0	45	0	0	0\n",
     }
 
     assert found(machine, values, files)["memory_available_bytes"] == (60000 - 100) << 10

@@ -15,7 +15,7 @@ from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
 from wslgpud.sources import cpu, decimal, disk, memory, network, parse_uint, pressure
-from wslgpud.sources.kernel_log import LineParser, parse_line
+from wslgpud.sources.kernel_lines import LineParser, parse_line
 from wslgpud.sources.process_turns import parse_stat
 from wslgpud.sources.registry import SOURCES
 

@@ -19,7 +19,7 @@ from wslgpud.host import Host
 from wslgpud.model import ProcessSample
 from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.sources.process_turns import ProcessStat, parse_stat
-from wslgpud.sources.processes import ProcessSource, build_tool, choose, memory_cgroup, sampled, short_command
+from wslgpud.sources.processes import ProcessSource, build_tool, choose, memory_cgroup, short_command
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -62,8 +62,6 @@ def test_the_work_of_a_process_is_counted_from_its_start(machine):
     ticks = os.sysconf("SC_CLK_TCK")
     assert (found.cpu_seconds, found.faults_total) == ((USER + SYSTEM) / ticks, FAULTS)
     assert (found.major_faults_total, found.pinned_bytes, found.uid) == (MAJOR, 96 << 10, 7)
-    assert sampled(machine(files), 10) == found
-    assert sampled(machine(files), 11) is None
 
 
 def test_what_the_kernel_does_not_tell_of_a_process_is_unknown(machine):

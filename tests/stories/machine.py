@@ -17,7 +17,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import cgroups, gpu, memory, windows
-from wslgpud.sources.kernel_log import LineParser as KernelStory
+from wslgpud.sources.kernel_lines import LineParser as KernelStory
 from wslgpud.words import MessageLike, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"

@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 
 from tests.traces.writing import write_trace
+from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import GpuProcess, GpuSample, Observation, RamState
-from wslgpud.sources.processes import sampled
+from wslgpud.sources.processes import ProcessSource
 
 PROGRAMS = Path(__file__).with_name("company_programs.py")
 GIB = 1 << 30
@@ -61,7 +62,7 @@ def company(number, folder, python):
     others = chosen.sample(OTHERS, chosen.randint(2, 5))
     scratch = folder / f"scratch-{number}"
     scratch.mkdir(parents=True)
-    host, seen, began = Host(), [], time.monotonic()
+    source, seen, began = ProcessSource(Host(), Config(sampling=Sampling(processes_max=1000))), [], time.monotonic()
     late = grower == "starts_late"
     programs = {name: start(python, name, scratch) for name in (*others, *([] if late else [grower]))}
     try:
@@ -70,7 +71,8 @@ def company(number, folder, python):
                 programs[grower] = start(python, grower, scratch)
             on_card = {name: held(scratch, name) for name in programs}
             used = DESKTOP_BYTES + sum(on_card.values())
-            processes = tuple(p for child in programs.values() if (p := sampled(host, child.pid)) is not None)
+            pids = {child.pid for child in programs.values()}
+            processes = tuple(process for process in source.read().processes if process.pid in pids)
             listed = tuple(GpuProcess(programs[name].pid, name, size) for name, size in on_card.items())
             card = GpuSample(0, f"GPU-{number}", "a card", CARD_BYTES, used, CARD_BYTES - used, processes=listed)
             seen.append(Observation(t=t, ram=RamState(64 * GIB, 32 * GIB), gpus=(card,), processes=processes, wsl=True))

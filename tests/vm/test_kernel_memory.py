@@ -20,7 +20,7 @@ FILES = 60_000
 NAMES = f"""
 import json, os, subprocess
 from wslgpud.host import Host
-from wslgpud.sources import memory, pinned_names
+from wslgpud.sources import memory
 def dropped():
     open("/proc/sys/vm/drop_caches", "w").write("2")
     return memory.meminfo(open("/proc/meminfo").read())
@@ -32,7 +32,7 @@ for i in range({FILES}):
 after = dropped()
 print(json.dumps({{
     "stayed": after["SReclaimable"] - before["SReclaimable"],
-    "pinned": pinned_names.read(Host()),
+    "pinned": memory.pinned_bytes(Host()),
     "kernels": after["MemAvailable"],
     "ours": memory.sizes(Host())["MemAvailable"],
 }}))

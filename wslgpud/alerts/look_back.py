@@ -29,7 +29,8 @@ from wslgpud.risk.attribution import full_name
 from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import parse_uint, table
-from wslgpud.sources.kernel_log import KernelLogSource, LineParser
+from wslgpud.sources.kernel_lines import LineParser
+from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.store import DaemonRun, ProcessPoint, Store
 from wslgpud.words import Fact, MessageLike, template
 from wslgpud.words.units import one_line
@@ -64,8 +65,8 @@ _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|r
 BURST_SECONDS = 600.0
 #: incidents told; more than anybody reads
 MAX_INCIDENTS = 20
-#: lines that a kill consists of, see ``sources.kernel_log``: the journal filters, so that little is read
-_LINES = "oom-kill:|Killed process|Kill process|killed as a result of limit|due to memory.oom.group"
+#: lines that a kill consists of, see ``sources.kernel_lines``: the journal filters, so that little is read
+_LINES = "oom-kill:|Killed process|due to memory.oom.group"
 
 
 class GrownProcess(NamedTuple):

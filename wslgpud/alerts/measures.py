@@ -16,7 +16,7 @@ from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
 from wslgpud.sources import disk, gpu, memory, pressure, windows
-from wslgpud.sources.disk_errors import BRIDGE
+from wslgpud.sources.kernel_lines import BRIDGE
 from wslgpud.sources.memory import clean_cache_bytes
 from wslgpud.words import Fact, MessageLike
 

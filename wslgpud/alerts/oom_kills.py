@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from wslgpud.alerts.measures import KillCount, MeasureContext, Signal, UnnamedKill
 from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
-from wslgpud.sources import cgroups, kernel_log, memory
+from wslgpud.sources import cgroups, kernel_lines, memory
 from wslgpud.words import Fact, say
 
 #: the next process list, which shows who is gone, comes within this time; a kill is not withheld longer
@@ -46,7 +46,7 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
 
 def resource_of(kill: Event) -> str:
     group = str(kill.fields.get("cgroup", ""))
-    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", kernel_log.USERS)
+    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", kernel_lines.USERS)
     return f"cgroup:{group}" if limited else "ram"
 
 

@@ -26,8 +26,8 @@ from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
-from wslgpud.sources.disk_errors import failing_disk
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, parse_line
+from wslgpud.sources.kernel_lines import PRECEDES_THE_END, failing_disk, parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, title
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.windows import WindowsSource

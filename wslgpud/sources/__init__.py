@@ -6,8 +6,9 @@ This module holds what they share; in the kernel's text files, anything but a pl
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from wslgpud.config import Config
@@ -16,7 +17,10 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading, Sample
 
 #: Longer numbers are garbage or mean "unlimited", and would not fit the database.
-_LONGEST = 18
+_MAX_DIGITS = 18
+#: limits of a number, and of a line of a page of metrics
+_MAX_DECIMAL, _MAX_LINE = 40, 4000
+_SAMPLE = re.compile(r"([\w:]{1,100})(?:\{(.*)\})? (\S+)(?: \d+)?")
 
 
 class Source(ABC):
@@ -70,14 +74,14 @@ class Source(ABC):
 def parse_uint(word: str | None) -> int | None:
     """Return ``word`` as a count, or None when it is anything but a few decimal digits."""
     # int() would also take "-1", "1_000" and digits of other scripts.
-    if word is None or len(word) > _LONGEST or not word.isascii() or not word.isdigit():
+    if word is None or len(word) > _MAX_DIGITS or not word.isascii() or not word.isdigit():
         return None
     return int(word)
 
 
 def decimal(word: str | None) -> float | None:
     """Return ``word`` as a finite number that is not negative, or None."""
-    if word is None or len(word) > _LONGEST:
+    if word is None or len(word) > _MAX_DECIMAL:
         return None
     try:
         value = float(word)
@@ -97,3 +101,14 @@ def table(text: str) -> dict[str, str]:
 def readings(known: Iterable[tuple[MetricSpec, Number | None]], *labels: str) -> list[Reading]:
     """Return readings of the known values, all with the same labels."""
     return [Reading(spec, value, labels) for spec, value in known if value is not None]
+
+
+def page_samples(page: str, prefixes: str | tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
+    """Yield name, text of the labels and value of each sample of a page of metrics in Prometheus' text format.
+
+    Only of names that begin with one of the prefixes, and only finite values that are not negative.
+    """
+    for line in page.splitlines():
+        match = _SAMPLE.fullmatch(line) if line.startswith(prefixes) and len(line) <= _MAX_LINE else None
+        if match and (value := decimal(match[3])) is not None:
+            yield match[1], match[2] or "", value

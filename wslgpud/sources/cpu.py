@@ -1,4 +1,4 @@
-"""Processors, load, and the identity of this boot."""
+"""Processors, load, the identity of this boot, and jumps of its clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 from wslgpud.host import SourceError
 from wslgpud.metrics import counter, gauge, info
-from wslgpud.model import Number, Reading, Sample
+from wslgpud.model import Event, Number, Reading, Sample
 from wslgpud.sources import Source, decimal, parse_uint, readings
-from wslgpud.words import say
+from wslgpud.words import say, template
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: A larger decrease is real (/proc/stat of a recreated container); node_exporter uses the same figure.
@@ -94,3 +94,46 @@ def stat(text: str) -> list[Reading]:
     if not found or found[0].spec is not CPU_SECONDS:
         raise SourceError(say("/proc/stat does not begin with the processors' times"))
     return [*found, Reading(CPUS, processors)] if processors else found
+
+
+#: Smaller jumps are harmless corrections by a time server.
+_MIN_JUMP_SECONDS = 1.0
+_FORWARD = template("the clock jumped forward by {seconds}")
+_BACK = template("the clock jumped back by {seconds}")
+
+JUMPS = counter(
+    "clock_jumps",
+    "Times the wall clock jumped against the monotonic one: the machine slept, or the time was set. Gaps in the "
+    "history around a jump are no outage.",
+)
+LAST_JUMP = gauge(
+    "clock_last_jump_seconds", "Size of the last jump of the wall clock; absent before the first.", stored=False
+)
+
+
+class ClockSource(Source):
+    """Compares the two clocks at every tick: they part in sleep, hibernation and a paused virtual machine.
+
+    A WSL2 virtual machine is paused by the hypervisor, not suspended, so CLOCK_BOOTTIME does not show it; after it
+    resumes, the wall clock is set forward (hv_utils.timesync_implicit, WSL 2.1.1 and later).
+    """
+
+    name = "clock"
+    fast = True  # a sleep must be known with the first sample after it
+    metrics = (JUMPS, LAST_JUMP)
+
+    _offset: float | None = None
+    _jumps: int = 0
+    _last: float | None = None
+
+    def read(self) -> Sample:
+        """Return the number of clock jumps, and an event if one just happened."""
+        wall, mono = self.host.clock.wall(), self.host.clock.mono()
+        before, self._offset = self._offset, wall - mono
+        jump = 0.0 if before is None else self._offset - before
+        events: tuple[Event, ...] = ()
+        if abs(jump) > max(2 * self.config.sampling.interval_seconds, _MIN_JUMP_SECONDS):
+            self._jumps += 1
+            self._last = round(jump, 3)
+            events = (Event("clock_jump", wall, _FORWARD if jump > 0 else _BACK, {"seconds": self._last}),)
+        return Sample(tuple(readings([(JUMPS, self._jumps), (LAST_JUMP, self._last)])), events=events)

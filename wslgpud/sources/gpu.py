@@ -18,11 +18,9 @@ from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
 from wslgpud.probes.nvml_remedies import explain, explain_no_card, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
-from wslgpud.sources import Source, vram_by_process
+from wslgpud.sources import Source, gpu_programs
 from wslgpud.sources import readings as known
-from wslgpud.sources.driver_names import DriverNames
-from wslgpud.sources.gpu_programs import PROCESS_LISTS, GpuPrograms
-from wslgpud.sources.vram_by_process import MeasuredVram
+from wslgpud.sources.gpu_programs import PROCESS_LISTS, DriverNames, GpuPrograms, MeasuredVram, NvmlCard
 from wslgpud.words import MessageLike, say
 
 LIBRARY_FOLDERS = (
@@ -82,10 +80,12 @@ FED = (
 INFO = info("gpu", "Identity of a GPU and its driver.", *GPU, *ID, *SYSTEM)
 UP = _gpu("gpu_up", "1 when the GPU answers, 0 when it is lost; without uuid if it has not answered since the start.")
 THROTTLED = _gpu("gpu_throttle_reason", "1 when this keeps the clocks from rising further.", "reason")
-PROCESSES = _gpu("gpu_processes", "Programs that use the GPU, as far as the driver shows them to us.")
-MEASURED = _gpu("gpu_process_memory_measured", "1 when it is known who holds how much, 0 when that is only suspected.")
-DEMOTED = _gpu("gpu_memory_demoted_bytes", "VRAM of programs of this distribution that Windows has moved into RAM.")
-CEILING = _gpu("gpu_memory_ceiling_bytes", "Use at which Windows' budget for programs is spent, where below the total.")
+PROCESSES, MEASURED, DEMOTED, CEILING = OF_PROGRAMS = (
+    _gpu("gpu_processes", "Programs that use the GPU, as far as the driver shows them to us."),
+    _gpu("gpu_process_memory_measured", "1 when it is known who holds how much, 0 when that is only suspected."),
+    _gpu("gpu_memory_demoted_bytes", "VRAM of programs of this distribution that Windows has moved into RAM."),
+    _gpu("gpu_memory_ceiling_bytes", "Use at which Windows' budget for programs is spent, where below the total."),
+)
 SUPPORTED = gauge(
     "gpu_field_supported",
     "1 when the driver answers this call, 0 when it does not; absent while not known.",
@@ -134,8 +134,8 @@ _SAMPLED = {
 }
 #: How often to check whether a GPU has appeared on a machine without one.
 LOOK_AGAIN_SECONDS = 60.0
-#: Delay before NVML is re-initialised to find a lost GPU again; doubled each time, up to ten minutes.
-RENEW_SECONDS, RENEW_SECONDS_MAX = 30.0, 600.0
+#: How often NVML is re-initialised to find a lost GPU again.
+RENEW_SECONDS = 120.0
 
 
 class _Gpu:
@@ -160,12 +160,12 @@ class _Gpu:
         """Drop values: the GPU does not answer."""
         self.up, self.values, self.support, self.processes, self.measured = False, {}, {}, (), None
 
-    def card(self) -> vram_by_process.NvmlCard | None:
+    def card(self) -> NvmlCard | None:
         """Return what Windows' figures are compared with, None where NVML does not tell it."""
         total, used = (self.values.get(f"gpu_memory_{kind}_bytes") for kind in ("total", "used"))
         if not self.up or not total or used is None:
             return None
-        return vram_by_process.NvmlCard(total, used, self.identity.get("pci_bus_id", ""))
+        return NvmlCard(total, used, self.identity.get("pci_bus_id", ""))
 
     def readings(self, system: Mapping[str, str]) -> Iterator[Reading]:
         here = (self.index, self.uuid)
@@ -197,21 +197,7 @@ class GpuSource(Source):
     name = "gpu"
     lane = "gpu"
     fast = True  # the probe itself limits expensive calls
-    metrics = (
-        INFO,
-        UP,
-        LOST,
-        *FED,
-        THROTTLED,
-        PROCESSES,
-        MEASURED,
-        DEMOTED,
-        CEILING,
-        SUPPORTED,
-        LIBRARY,
-        ERRORS,
-        *PROBE,
-    )
+    metrics = (INFO, UP, LOST, *FED, THROTTLED, *OF_PROGRAMS, SUPPORTED, LIBRARY, ERRORS, *PROBE)
 
     def _prepare(self) -> None:
         settings = self.config.sampling
@@ -227,9 +213,7 @@ class GpuSource(Source):
         #: index -> NVML's error, of each card that the driver counts and that does not answer
         self.lost: Mapping[str, str] = {}
         self._refusal: MessageLike = ""
-        self._look_at = float("-inf")
-        self._renew_at: float | None = None
-        self._renew_after = RENEW_SECONDS
+        self._renew_at = float("inf")
         self._request: dict[str, bool] = {}
 
     def _supervisor(self, arguments: Sequence[str]) -> Supervisor:
@@ -249,12 +233,21 @@ class GpuSource(Source):
 
     def read(self) -> Sample:
         """Return NVML's current values; a driver's hang, crash or error raises a SourceError with the remedy."""
+        self.period_seconds = 0.0
+        try:
+            return self._read()
+        except NoData:
+            self.period_seconds = LOOK_AGAIN_SECONDS
+            raise
+
+    def _read(self) -> Sample:
         if not self.config.sampling.gpu:
             raise NoData(say("switched off by sampling.gpu"))
-        self._expect_gpu()
+        if self._probe.pid is None and not visible(self.host, self.config.sampling.nvml_library):
+            raise NoData(say("no NVIDIA GPU here"))
         now = self.host.clock.mono()
-        if self._renew_at is not None and now >= self._renew_at:
-            self._renew_at = None
+        if now >= self._renew_at:
+            self._renew_at = float("inf")
             self._probe.renew()
         request, self._request = self._request or {"brief": self.brief}, {}
         try:
@@ -273,7 +266,6 @@ class GpuSource(Source):
             self._fail({"error": next(iter(self.lost.values())), **call})
         if not self._gpus:
             self._probe.renew()
-            self._look_at = now + LOOK_AGAIN_SECONDS
             raise NoData(explain_no_card(wsl=self.host.exists("/dev/dxg")))
         return self._sample()
 
@@ -297,17 +289,6 @@ class GpuSource(Source):
         self._probe.close()
         self._names.close()
 
-    def _expect_gpu(self) -> None:
-        """Check whether to start a probe; cheap, and not repeated for a minute if not."""
-        now = self.host.clock.mono()
-        if self._probe.pid is not None:
-            return
-        if now >= self._look_at:
-            if visible(self.host, self.config.sampling.nvml_library):
-                return
-            self._look_at = now + LOOK_AGAIN_SECONDS
-        raise NoData(say("no NVIDIA GPU here"))
-
     def _fail(self, reply: Mapping[str, str]) -> None:
         """Raise why NVML cannot be used; NoData for a driver library on a machine without a GPU."""
         self._forget()
@@ -317,7 +298,6 @@ class GpuSource(Source):
         text = self._refusal = explain(error, reply["call"], reply["text"], wsl=wsl)
         self._probe.fail(text)
         if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not on_the_bus(self.host):
-            self._look_at = self.host.clock.mono() + LOOK_AGAIN_SECONDS
             raise NoData(say("no NVIDIA GPU here"))
         raise SourceError(text)
 
@@ -345,20 +325,17 @@ class GpuSource(Source):
                 gpu.values.update(answer["values"])
         self._recognise(reply)
         self.lost = {str(answer["index"]): answer["lost"] for answer in reply["gpus"] if "lost" in answer}
-        if self.lost:
-            if self._renew_at is None:
-                self._renew_at = now + self._renew_after
-                self._renew_after = min(2 * self._renew_after, RENEW_SECONDS_MAX)
+        if reply.get("changed") and not self.lost:
+            self._renew_at = now
         else:
-            self._renew_after = RENEW_SECONDS
-            self._renew_at = now if reply.get("changed") else None
+            self._renew_at = min(self._renew_at, now + RENEW_SECONDS) if self.lost else float("inf")
 
     def _recognise(self, reply: Mapping[str, Any]) -> None:
         """Take over who is on the cards, where that was read this time."""
         listed = {one["uuid"] for one in reply["gpus"] if any(kind in one.get("values", ()) for kind in PROCESS_LISTS)}
         if "dxg" in reply:
             cards = {uuid: card for uuid, gpu in self._gpus.items() if (card := gpu.card()) is not None}
-            found = vram_by_process.measured(reply["dxg"].get("adapters", ()), cards, self._programs.process_of)
+            found = gpu_programs.measured(reply["dxg"].get("adapters", ()), cards, self._programs.process_of)
             for gpu in self._gpus.values():
                 gpu.measured = found.get(gpu.uuid)
             listed |= cards.keys()

@@ -1,13 +1,21 @@
-"""RAM and swap: levels from /proc/meminfo, reclaim activity from /proc/vmstat."""
+"""RAM and swap: levels from /proc/meminfo, reclaim activity from /proc/vmstat, and three corrections of the levels.
+
+ZFS's cache counts as used, yet is given back on demand. Names of files in use (dentries) count as available, yet stay:
+a machine that fills up with small files on a tmpfs is killed while MemAvailable still has a tenth left. Swap on zram
+lies compressed in RAM: what is free there is no room beside RAM.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge
 from wslgpud.model import Reading, Sample, Snapshot
-from wslgpud.sources import Source, parse_uint, pinned_names, readings, table, zfs_arc, zram
+from wslgpud.sources import Source, parse_uint, readings, table
 from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -63,10 +71,10 @@ COMPRESSIBLE = gauge(
 )
 ZRAM_TOTAL = gauge("swap_zram_total_bytes", "Swap space on zram, which lies compressed in RAM.")
 ZRAM_FREE = gauge("swap_zram_free_bytes", "Swap space left on zram: no room beside RAM, see memory_compressible_bytes.")
-_ADDED = (ZFS, PINNED, COMPRESSIBLE, ZRAM_TOTAL, ZRAM_FREE)
+_CORRECTIONS = (ZFS, PINNED, COMPRESSIBLE, ZRAM_TOTAL, ZRAM_FREE)
 
 #: x86 addresses at most 52 bits. Containers may show 2^63 or 2^64: lxc/lxcfs#56, #170
-_MOST_BYTES = 1 << 52
+_MAX_BYTES = 1 << 52
 #: a part larger than its whole is as impossible: lxc/lxcfs#115, #412, #695
 _WHOLES = {"MemAvailable": "MemTotal", "MemFree": "MemTotal", "SwapFree": "SwapTotal"}
 
@@ -101,22 +109,40 @@ _VMSTAT: tuple[tuple[MetricSpec, tuple[str, ...], tuple[str, ...], int], ...] = 
 )
 
 
+ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
+#: by state of ZFS's cache (ARC) and kind of block; what is left of its size is in use or not written yet
+_ARC_CLEAN = tuple(f"{state}_evictable_{kind}" for state in ("mru", "mfu") for kind in ("data", "metadata"))
+DENTRY_STATE = "/proc/sys/fs/dentry-state"
+#: size of a struct dentry on 64-bit kernels from 4.x on, as /sys/kernel/slab/dentry/object_size tells
+_DENTRY_BYTES = 192
+_ZRAM = re.compile(r"^/dev/(zram\d{1,4})\s+partition\s+(\d{1,15})\s+(\d{1,15})\s", re.MULTILINE)
+#: how well memory compresses is known once this much lies on zram
+_ENOUGH_BYTES = 64 << 20
+
+
+class Zram(NamedTuple):
+    """Swap on zram in bytes; ``compressible`` is the RAM that filling the rest would free, None where not known yet."""
+
+    total: int
+    free: int
+    compressible: int | None
+
+
 class MemorySource(Source):
     """RAM, swap and reclaim; a few reads of about 20 us, so it is read in additional ticks as well."""
 
     name = "memory"
     fast = True
-    metrics = (*MEMINFO.values(), *_ADDED, *dict.fromkeys(spec for spec, *_ in _VMSTAT))
+    metrics = (*MEMINFO.values(), *_CORRECTIONS, *dict.fromkeys(spec for spec, *_ in _VMSTAT))
 
     def read(self) -> Sample:
         """Return all levels and counters that this kernel has; SourceError for another form of /proc/meminfo."""
-        arc, pinned = zfs_arc.read(self.host), pinned_names.read(self.host)
-        found = _counting(meminfo(self.host.read("/proc/meminfo")), arc, pinned)
-        swap = zram.read(self.host) if found.get("SwapTotal") else None
-        known = [(spec, found.get(line)) for line, spec in MEMINFO.items()]
-        if swap is not None:
+        arc, pinned = arc_bytes(self.host), pinned_bytes(self.host)
+        levels = _corrected(meminfo(self.host.read("/proc/meminfo")), arc, pinned)
+        known = [*((spec, levels.get(line)) for line, spec in MEMINFO.items()), (ZFS, arc), (PINNED, pinned)]
+        if levels.get("SwapTotal") and (swap := zram(self.host)):
             known += [(COMPRESSIBLE, swap.compressible), (ZRAM_TOTAL, swap.total), (ZRAM_FREE, swap.free)]
-        return Sample((*readings([*known, (ZFS, arc), (PINNED, pinned)]), *vmstat(self.host.read("/proc/vmstat"))))
+        return Sample((*readings(known), *vmstat(self.host.read("/proc/vmstat"))))
 
 
 def sizes(host: Host) -> dict[str, int]:
@@ -126,26 +152,83 @@ def sizes(host: Host) -> dict[str, int]:
         NoData: there is no /proc/meminfo.
         SourceError: MemTotal is missing.
     """
-    return _counting(meminfo(host.read("/proc/meminfo")), zfs_arc.read(host), pinned_names.read(host))
+    return _corrected(meminfo(host.read("/proc/meminfo")), arc_bytes(host), pinned_bytes(host))
 
 
-def _counting(found: dict[str, int], arc: int | None, pinned: int | None) -> dict[str, int]:
+def _corrected(levels: dict[str, int], arc: int | None, pinned: int | None) -> dict[str, int]:
     """Return the levels with what ZFS gives back as available, and without pinned names."""
-    if "MemAvailable" in found:
+    if "MemAvailable" in levels:
         # A container with a /proc/meminfo of its own has its own slab there, but the host's names.
-        taken = min(pinned or 0, found.get("SReclaimable", 0))
-        found["MemAvailable"] = min(found["MemTotal"], max(0, found["MemAvailable"] - taken) + (arc or 0))
-    return found
+        taken = min(pinned or 0, levels.get("SReclaimable", 0))
+        levels["MemAvailable"] = min(levels["MemTotal"], max(0, levels["MemAvailable"] - taken) + (arc or 0))
+    return levels
+
+
+def arc_bytes(host: Host) -> int | None:
+    """Return the bytes of its cache that ZFS gives back on demand; None without ZFS, or where it does not tell.
+
+    As its own shrinker counts them for Linux (module/os/linux/zfs/arc_os.c: arc_evictable_memory): what is above the
+    minimum, but no more than what is clean. Releases before 0.7 do not tell what is clean. In a container with a
+    /proc/meminfo of its own (lxcfs) ZFS's figures are still the host's: https://github.com/moghtech/komodo/pull/1635
+    """
+    text = host.read_optional(ARCSTATS)
+    if not text or " /proc/meminfo fuse" in host.read_optional("/proc/self/mounts"):
+        return None
+    counts = {row[0]: parse_uint(row[2]) for line in text.splitlines() if len(row := line.split()) == 3}
+    size, minimum = counts.get("size"), counts.get("c_min")
+    if size is None or minimum is None:
+        return None
+    clean = [value for name in _ARC_CLEAN if (value := counts.get(name)) is not None]
+    return min(max(0, size - minimum), sum(clean) if len(clean) == len(_ARC_CLEAN) else size)
+
+
+def pinned_bytes(host: Host) -> int | None:
+    """Return the memory of names that cannot be freed; None where the kernel does not tell.
+
+    The first two numbers are all names and those that nobody uses. Each of the latter may keep one in use that goes
+    with it (its folder, or the name below an overlay), so that only the rest is certain; as memory gets scarce, the
+    kernel frees the unused ones first. https://docs.kernel.org/admin-guide/sysctl/fs.html#dentry-state
+    """
+    words = host.read_optional(DENTRY_STATE).split()
+    total, unused = map(parse_uint, words[:2]) if len(words) > 1 else (None, None)
+    return None if total is None or unused is None else max(0, total - 2 * unused) * _DENTRY_BYTES
+
+
+def zram(host: Host) -> Zram | None:
+    """Return all swap on zram together; None where there is none.
+
+    Swapping out F bytes frees F and takes F x held / stored: pages that a GPU program computes may not shrink at all,
+    and zsmalloc's own needs count. https://docs.kernel.org/admin-guide/blockdev/zram.html#stats
+    """
+    total = free = stored = held = 0
+    for name, size, used in _ZRAM.findall(host.read_optional("/proc/swaps")):
+        total += int(size) << 10
+        free += max(0, int(size) - int(used)) << 10
+        # orig_data_size compr_data_size mem_used_total mem_limit ...
+        words = host.read_optional(f"/sys/block/{name}/mm_stat").split()
+        original, taken = (parse_uint(words[column]) if len(words) > 2 else None for column in (0, 2))
+        if original is not None and taken is not None:
+            stored, held = stored + original, held + taken
+    if not total:
+        return None
+    return Zram(total, free, int(free * max(0.0, 1.0 - held / stored)) if stored >= _ENOUGH_BYTES else None)
+
+
+def free_swap_bytes(host: Host, levels: Mapping[str, int]) -> int:
+    """Return the free swap of ``/proc/meminfo`` as room beside RAM: of zram only what filling it would free."""
+    free = levels.get("SwapFree", 0)
+    swap = zram(host) if free else None
+    return free if swap is None else max(0, free - swap.free) + (swap.compressible or 0)
 
 
 def meminfo(text: str) -> dict[str, int]:
     """Return the levels in /proc/meminfo by line, in bytes, without impossible ones; SourceError without MemTotal."""
     words = ((line, parse_uint(word)) for line, word in table(text).items())
-    found = {line: value << 10 for line, value in words if value is not None and value << 10 <= _MOST_BYTES}
+    found = {line: value << 10 for line, value in words if value is not None and value << 10 <= _MAX_BYTES}
     if not found.get("MemTotal"):
         raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
     for part, whole in _WHOLES.items():
-        if part in found and found[part] > found.get(whole, _MOST_BYTES):
+        if part in found and found[part] > found.get(whole, _MAX_BYTES):
             del found[part]
     return found
 

@@ -6,7 +6,6 @@ vLLM allocates its share of the GPU at the start, so that use within it shows on
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
@@ -14,19 +13,17 @@ from wslgpud.host import NoData
 from wslgpud.metrics import MetricSpec, NameLimit, counter, gauge
 from wslgpud.model import Number, Reading, Sample
 from wslgpud.security import http_client, redaction, safe_files
-from wslgpud.sources import Source, decimal
+from wslgpud.sources import Source, page_samples
 from wslgpud.words import say
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS, ANSWER_SECONDS = 5.0, 1.0
 MAX_BYTES, MAX_SERVERS, MAX_MODELS = 4 << 20, 8, 32
-_MAX_LINE = 4000
 #: of a model, in characters; each becomes two series that are kept for years
 _MAX_NAME = 200
 #: more than any machine has
 _MAX_MEMORY_BYTES = 1 << 50
-_SAMPLE = re.compile(r"((?:vllm|llamacpp):\w{1,80})(?:\{.*\})? (\S{1,40})(?: \d+)?")
 _MODELS = NameLimit("model", "model", MAX_MODELS)
 
 UP = gauge("model_server_up", "1 if the page of a model server could be read.", "server", decimals=0)
@@ -109,15 +106,13 @@ def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
 def counted(server: str, page: bytes) -> Iterator[Reading]:
     """Yield the readings of a vLLM or llama.cpp page; models and engines of a server are summed up."""
     values: dict[str, list[float]] = {}
-    for line in page.decode("utf-8", "replace").splitlines():
-        match = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
-        if match and (known := decimal(match[2])) is not None:
-            values.setdefault(match[1], []).append(known)
+    for name, _, value in page_samples(page.decode("utf-8", "replace"), ("vllm:", "llamacpp:")):
+        values.setdefault(name, []).append(value)
     for spec, names in _NAMES.items():
         if found := next((values[name] for name in names if name in values), None):
             # Of several caches, the fullest one delays requests.
-            value: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MAX_MEMORY_BYTES))
-            yield Reading(spec, value, (server,))
+            total: Number = min(1.0, max(found)) if spec is CACHE else int(min(sum(found), _MAX_MEMORY_BYTES))
+            yield Reading(spec, total, (server,))
 
 
 def loaded(server: str, page: bytes) -> Iterator[Reading]:

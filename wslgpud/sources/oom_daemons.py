@@ -54,7 +54,6 @@ class OomDaemonSource(Source):
 
     def _prepare(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._look_at = float("-inf")
         self._rest = b""
         self._kills: Counter[str] = Counter()
 
@@ -72,11 +71,9 @@ class OomDaemonSource(Source):
             cast("IO[bytes]", child.stdout).close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        units, now = list[str](), self.host.clock.mono()
-        if not self.host.recorded and now >= self._look_at:
-            self._look_at = now + LOOK_AGAIN_SECONDS
-            units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
-        if not units:
+        self.period_seconds = LOOK_AGAIN_SECONDS
+        units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
+        if not units or self.host.recorded:
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
         # The child must not outlive us: it would wait for the next kill.
@@ -91,7 +88,7 @@ class OomDaemonSource(Source):
         except OSError as error:
             raise SourceError("cannot start {program}: {why}", program="journalctl", why=cause(error)) from error
         os.set_blocking(cast("IO[bytes]", started.stdout).fileno(), False)
-        self._rest = b""
+        self._rest, self.period_seconds = b"", 0.0
         return started
 
     def _lines(self, child: subprocess.Popen[bytes]) -> list[bytes]:
@@ -101,6 +98,7 @@ class OomDaemonSource(Source):
             return []
         if not data:
             self.close()
+            self.period_seconds = LOOK_AGAIN_SECONDS
             raise SourceError(say("journalctl ended: may this user read the journal?"))
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[:_MAX_LINE]

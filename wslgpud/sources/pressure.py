@@ -46,15 +46,13 @@ class PressureSource(Source):
         readings: list[Reading] = []
         for resource in RESOURCES:
             try:
-                text = self.host.read(f"/proc/pressure/{resource}")
+                readings += parse(resource, self.host.read(f"/proc/pressure/{resource}"))
             except NoData:
                 continue
             except SourceError as error:
                 # Compiled in but off: the file exists, reading it fails with "not supported".
-                if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
-                    continue
-                raise
-            readings += parse(resource, text)
+                if getattr(error.__cause__, "errno", None) != errno.EOPNOTSUPP:
+                    raise
         if not readings:
             raise NoData(say("this kernel has no pressure stall information, or it is off (boot with psi=1)"))
         return Sample(tuple(readings))
@@ -68,13 +66,11 @@ def parse(resource: str, text: str) -> list[Reading]:
         if kind not in _KINDS or (kind == "full" and resource == "cpu"):
             continue
         seconds, ratio = _KINDS[kind]
-        for field in fields:
-            name, _, word = field.partition("=")
-            if name == "total":
-                if (total := parse_uint(word)) is not None:
-                    readings.append(Reading(seconds, total / 1e6, (resource,)))
-            elif name in _WINDOWS and (percent := decimal(word)) is not None:
+        values = dict(field.partition("=")[::2] for field in fields)
+        if (total := parse_uint(values.get("total"))) is not None:
+            readings.append(Reading(seconds, total / 1e6, (resource,)))
+        for name, window in _WINDOWS.items():
+            if (percent := decimal(values.get(name))) is not None:
                 # The kernel's running averages overshoot 100 by a rounding error.
-                share = round(min(percent, 100) / 100, 4)
-                readings.append(Reading(ratio, share, (resource, _WINDOWS[name])))
+                readings.append(Reading(ratio, round(min(percent, 100) / 100, 4), (resource, window)))
     return readings

@@ -24,6 +24,9 @@ _UNEXPLAINED_BYTES = 8 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
+#: pid, start in ticks, name
+ProcessKey = tuple[int, int, str]
+
 
 class ProcessStat(NamedTuple):
     """One process as /proc/<pid>/stat has it; a virtual size of 0 is a kernel thread or a zombie."""
@@ -37,9 +40,10 @@ class ProcessStat(NamedTuple):
     faults_total: int | None = None
     major_faults_total: int | None = None
 
-    def is_same(self, other: ProcessStat) -> bool:
-        """Return whether both are the same process, still running the same program."""
-        return (self.pid, self.start_ticks, self.name) == (other.pid, other.start_ticks, other.name)
+    @property
+    def key(self) -> ProcessKey:
+        """Return what stays the same while the process runs the same program."""
+        return self.pid, self.start_ticks, self.name
 
 
 def parse_stat(text: str) -> ProcessStat | None:
@@ -118,7 +122,7 @@ class ProcessScan:
     def fresh(self, row: ProcessStat) -> ProcessStat | None:
         """Return a process as it is now; None where it has ended."""
         now = self._rows.get(row.pid) if row.pid in self._fresh else self._look(row.pid)
-        return now if now is not None and now.is_same(row) else None
+        return now if now is not None and now.key == row.key else None
 
     def _look(self, pid: int) -> ProcessStat | None:
         try:
@@ -129,7 +133,7 @@ class ProcessScan:
         if row is None:
             self._rows.pop(pid, None)
             return None
-        if before is not None and not row.is_same(before):
+        if before is not None and row.key != before.key:
             self._new[pid] = self._host.clock.mono() + _NEW_SECONDS
         self._rows[pid] = row
         self._fresh.add(pid)

@@ -9,17 +9,17 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import NoData, SourceError
 from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source, parse_uint, table
 from wslgpud.sources.owned_files import Hangs, OwnedFiles
-from wslgpud.sources.process_turns import ProcessScan, ProcessStat, parse_stat
+from wslgpud.sources.process_turns import ProcessKey, ProcessScan, ProcessStat
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
@@ -162,9 +162,7 @@ SWAPPED = gauge("program_swap_bytes", "Swap used by these programs.", "program",
 class _Known:
     """Details of a process that are not in its ``stat``."""
 
-    start_ticks: int
-    name: str
-    roles: frozenset[Role] = frozenset()
+    roles: frozenset[Role]
     torch: tuple[str, str] | None = None
     looked_rss_bytes: int = 0
     looked_mono: float = float("-inf")
@@ -183,7 +181,7 @@ class ProcessSource(Source):
         self.period_seconds = self.config.sampling.processes_seconds
         self._scan = ProcessScan(self.host, self.period_seconds)
         self._files = OwnedFiles(self.host)
-        self._known: dict[int, _Known] = {}
+        self._known: dict[ProcessKey, _Known] = {}
         self._listed: tuple[int, ...] = ()
 
     def read(self) -> Sample:
@@ -194,7 +192,7 @@ class ProcessSource(Source):
         self._know(rows)
         self._find_roles(rows)
         swap = self._swap(rows, meminfo)
-        roles = {pid: known.roles for pid, known in self._known.items() if known.roles}
+        roles = {pid: known.roles for (pid, *_), known in self._known.items() if known.roles}
         chosen = choose(rows, swap, roles, self.config.sampling.processes_max)
         kept = [row for row in map(self._scan.fresh, chosen) if row is not None]
         samples = tuple(self._sample(row, swap.get(row.pid, 0)) for row in kept)
@@ -204,11 +202,9 @@ class ProcessSource(Source):
     def _know(self, rows: Iterable[ProcessStat]) -> None:
         before, self._known = self._known, {}
         for row in rows:
-            known = before.get(row.pid)
-            if known is None or (known.start_ticks, known.name) != (row.start_ticks, row.name):
-                roles: frozenset[Role] = frozenset({"build"}) if build_tool(row.name) else frozenset()
-                known = _Known(row.start_ticks, row.name, roles)
-            self._known[row.pid] = known
+            if (known := before.get(row.key)) is None:
+                known = _Known(frozenset({"build"}) if build_tool(row.name) else frozenset())
+            self._known[row.key] = known
 
     def _find_roles(self, rows: Iterable[ProcessStat]) -> None:
         """Inspect those that may have changed, biggest growth first, a few per scan."""
@@ -217,25 +213,24 @@ class ProcessSource(Source):
         for row in rows:
             if row.rss_bytes < _GROWN_BYTES:
                 continue
-            known = self._known[row.pid]
+            known = self._known[row.key]
             growth = row.rss_bytes - known.looked_rss_bytes
             if growth >= _GROWN_BYTES or now - known.looked_mono >= _LOOK_AGAIN_SECONDS:
                 grown.append((growth, row, known))
         for _, row, known in heapq.nlargest(_MAX_LOOKS, grown, key=lambda item: item[0]):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
-            command = self._command(row.pid)
+            command = self._command(row)
             # The NVML probe has the GPU's device open, but is not a program to wait for.
             ours = "-m wslgpud.probes." in command
-            before = known.roles
-            known.roles = frozenset() if ours else inspect(self._files, row.pid, row.name, command, before)
+            known.roles = frozenset() if ours else inspect(self._files, row.pid, row.name, command, known.roles)
             if "training" in known.roles and known.torch is None:
                 known.torch = imported_torch(self._files, row.pid)
 
-    def _command(self, pid: int) -> str:
-        known = self._known[pid]
+    def _command(self, row: ProcessStat) -> str:
+        known = self._known[row.key]
         if known.command is None:
             try:
-                known.command = title(self._files.text(pid, "cmdline").rstrip("\0").split("\0"))
+                known.command = title(self._files.text(row.pid, "cmdline").rstrip("\0").split("\0"))
             except Hangs:
                 return ""  # until it answers, its name will do
             except (NoData, SourceError):
@@ -262,40 +257,26 @@ class ProcessSource(Source):
         return found
 
     def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
-        sample = _sample(self.host, row, swap_bytes, self._known[row.pid].roles, self._command(row.pid))
-        torch = self._known[row.pid].torch
-        return replace(sample, torch=torch) if torch else sample
-
-
-def sampled(host: Host, pid: int) -> ProcessSample | None:
-    """Return the current state of one process, read afresh; None where it has ended or is hidden."""
-    row = parse_stat(host.read_optional(f"/proc/{pid}/stat"))
-    if row is None:
-        return None
-    files = OwnedFiles(host)
-    command = short_command(files, pid)
-    return _sample(host, row, 0, inspect(files, pid, row.name, command, frozenset()), command)
-
-
-def _sample(host: Host, row: ProcessStat, swap_bytes: int, roles: frozenset[str], command: str) -> ProcessSample:
-    cgroup = memory_cgroup(host.read_optional(f"/proc/{row.pid}/cgroup"))
-    status = host.read_optional(f"/proc/{row.pid}/status")
-    uid, pinned = _UID.search(status), [parse_uint(size) for size in _PINNED.findall(status)]
-    return ProcessSample(
-        row.pid,
-        row.start_ticks,
-        row.name,
-        row.rss_bytes,
-        swap_bytes,
-        parse_uint(uid[1]) if uid else None,
-        roles,
-        command,
-        cgroup,
-        row.cpu_seconds,
-        row.faults_total,
-        row.major_faults_total,
-        sum(size for size in pinned if size is not None) * 1024 if pinned else None,
-    )
+        cgroup = memory_cgroup(self.host.read_optional(f"/proc/{row.pid}/cgroup"))
+        status = self.host.read_optional(f"/proc/{row.pid}/status")
+        uid, pinned = _UID.search(status), [parse_uint(size) for size in _PINNED.findall(status)]
+        known = self._known[row.key]
+        return ProcessSample(
+            row.pid,
+            row.start_ticks,
+            row.name,
+            row.rss_bytes,
+            swap_bytes,
+            parse_uint(uid[1]) if uid else None,
+            known.roles,
+            self._command(row),
+            cgroup,
+            row.cpu_seconds,
+            row.faults_total,
+            row.major_faults_total,
+            sum(size for size in pinned if size is not None) * 1024 if pinned else None,
+            known.torch,
+        )
 
 
 def memory_cgroup(text: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from wslgpud.sources import Source
 from wslgpud.sources.cgroups import CgroupSource
-from wslgpud.sources.clock import ClockSource
-from wslgpud.sources.cpu import CpuSource
+from wslgpud.sources.cpu import ClockSource, CpuSource
 from wslgpud.sources.disk import DiskSource, FilesystemSource, WindowsDriveSource
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.kernel_log import KernelLogSource

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,15 +20,13 @@ from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.sources import Source, parse_uint, table, windows_processes
+from wslgpud.sources import Source, page_samples, parse_uint, table
 from wslgpud.sources import readings as known
-from wslgpud.words import MessageLike, cause, say
+from wslgpud.words import cause, say
 from wslgpud.words.units import one_line
 
 #: a busy Windows answers within a second; the first answer includes the start of PowerShell and WMI
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
-#: restart interval of PowerShell, to bound any leak: none has been observed over weeks
-RENEW_SECONDS = 6 * 3600.0
 #: how often to check whether interop has come back
 LOOK_AGAIN_SECONDS = 60.0
 EXPORTER_SECONDS = 4.0
@@ -88,31 +86,51 @@ GPU_PROGRAM = gauge(
     names=(_PROGRAM_NAMES,),
 )
 
-#: Metric -> its names in the probe and in windows_exporter. The probe's first is in kB.
+#: Metric -> its name in the probe's answer.
 _OF_WINDOWS = {
-    TOTAL: ("TotalVisibleMemorySize", "windows_memory_physical_total_bytes"),
-    AVAILABLE: ("AvailableBytes", "windows_memory_available_bytes"),
-    COMMITTED: ("CommittedBytes", "windows_memory_committed_bytes"),
-    COMMIT_LIMIT: ("CommitLimit", "windows_memory_commit_limit"),
-    POOL: ("PoolNonpagedBytes", "windows_memory_pool_nonpaged_bytes"),
+    TOTAL: "TotalVisibleBytes",
+    AVAILABLE: "AvailableBytes",
+    COMMITTED: "CommittedBytes",
+    COMMIT_LIMIT: "CommitLimit",
+    POOL: "PoolNonpagedBytes",
 }
 _OF_ADAPTERS = {
-    GPU_SIZE: ("DedicatedVideoMemory", "windows_gpu_dedicated_video_memory_size_bytes"),
-    GPU_DEDICATED: ("DedicatedUsage", "windows_gpu_adapter_memory_dedicated_bytes"),
-    GPU_SHARED: ("SharedUsage", "windows_gpu_adapter_memory_shared_bytes"),
-    GPU_COMMITTED: ("TotalCommitted", "windows_gpu_adapter_memory_committed_bytes"),
+    GPU_SIZE: "DedicatedVideoMemory",
+    GPU_DEDICATED: "DedicatedUsage",
+    GPU_SHARED: "SharedUsage",
+    GPU_COMMITTED: "TotalCommitted",
 }
-_INSTANCE = re.compile(r"(?:pid_(\d+)_)?luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
-_LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
-_SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
+#: windows_exporter's name -> the probe's
+_EXPORTED = {
+    "windows_memory_physical_total_bytes": "TotalVisibleBytes",
+    "windows_memory_available_bytes": "AvailableBytes",
+    "windows_memory_committed_bytes": "CommittedBytes",
+    "windows_memory_commit_limit": "CommitLimit",
+    "windows_memory_pool_nonpaged_bytes": "PoolNonpagedBytes",
+    "windows_gpu_dedicated_video_memory_size_bytes": "DedicatedVideoMemory",
+    "windows_gpu_adapter_memory_dedicated_bytes": "DedicatedUsage",
+    "windows_gpu_adapter_memory_shared_bytes": "SharedUsage",
+    "windows_gpu_adapter_memory_committed_bytes": "TotalCommitted",
+    "windows_process_working_set_bytes": "WorkingSet",
+    "windows_process_private_bytes": "Private",
+}
+_INSTANCE = re.compile(r"(?:pid_\d+_)?luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
 # Anchored at the start of a name: otherwise a long word without "=" takes quadratic time, in which no other Python
 # thread runs.
 _LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
-#: limit of a line; names in Windows have at most 255 characters
-_MAX_LINE = 4000
 #: limit of cards with a name or a use; each becomes five series that are kept for years
 _MAX_ADAPTERS = 16
 _NAME_CHARACTERS = 80
+#: the programs shown of each card, and the least that one holds; the probe's own limit is for all cards together
+MAX_PROGRAMS, MIN_PROGRAM_BYTES = 8, 64 << 20
+_PROGRAM_CHARACTERS = 40
+#: the process of a session of WSL's containers: https://github.com/microsoft/WSL/discussions/40942
+_SESSION = re.compile(r"vmmem(wslc-.+)", re.IGNORECASE)
+_MAX_SESSIONS = 8
+#: the processes of virtual machines: what runs in WSL's own is no program of Windows
+_VIRTUAL_MACHINES = frozenset({"vmmem", "vmmemwsl", "vmwp"})
+#: Windows' processes without a file
+_WITHOUT_FILE = frozenset({"system", "secure system", "registry", "memory compression"})
 
 _Luid = tuple[int, int]
 #: Known sizes, in bytes.
@@ -146,18 +164,14 @@ class WindowsSource(Source):
     metrics = (*_OF_WINDOWS, VM, VM_UNRETURNED, CONTAINERS, *_OF_ADAPTERS, GPU_PROGRAM)
 
     def _prepare(self) -> None:
-        self.period_seconds = self.config.windows.every_seconds
         self._probe: Supervisor | None = None
-        self._renew_at = 0.0
-        self._look_at = 0.0
-        self._absence: MessageLike = ""
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Sample:
         """Return Windows' current values; NoData outside WSL 2 and where this or interop is switched off."""
+        every = self.period_seconds = self.config.windows.every_seconds
         facts = self._by_exporter() if self.config.windows.exporter_url else self._by_probe()
         now, left = self.host.clock.mono(), left_share(facts.sizes)
-        every = self.config.windows.every_seconds
         self.period_seconds = every if left is None else next_period(every, self._before, (now, left))
         self._before = None if left is None else (now, left)
         return Sample(tuple(readings(facts, self._linux_used())))
@@ -172,22 +186,20 @@ class WindowsSource(Source):
         if isinstance(self.host, RecordedHost) and (recording := self.host.recording("windows.json")) is not None:
             recorded: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
             return recorded
-        now = self.host.clock.mono()
         if self._probe is None or self._probe.pid is None:
-            self._expect_windows(now)
-            self._probe = self._probe or Supervisor(
-                say("Windows probe"),
-                interop.powershell_command(self.host, windows_probe.SCRIPT),
-                timeout_seconds=TIMEOUT_SECONDS,
-                start_timeout_seconds=START_TIMEOUT_SECONDS,
-                environment=interop.environment(os.environ),
-                cwd=self.host.path(interop.drive(self.host)),
-                mono=self.host.clock.mono,
-            )
-            self._renew_at = now + RENEW_SECONDS
-        elif now >= self._renew_at:
-            self._renew_at = now + RENEW_SECONDS
-            self._probe.renew()
+            off = self.config.windows.probe == "off"
+            if absence := say("switched off by windows.probe") if off else interop.absence(self.host):
+                self.period_seconds = LOOK_AGAIN_SECONDS
+                raise NoData(absence)
+        self._probe = self._probe or Supervisor(
+            say("Windows probe"),
+            interop.powershell_command(self.host, windows_probe.SCRIPT),
+            timeout_seconds=TIMEOUT_SECONDS,
+            start_timeout_seconds=START_TIMEOUT_SECONDS,
+            environment=interop.environment(os.environ),
+            cwd=self.host.path(interop.drive(self.host)),
+            mono=self.host.clock.mono,
+        )
         try:
             return self._probe.ask({})
         except ProbeDown as down:
@@ -202,15 +214,6 @@ class WindowsSource(Source):
             why = "; ".join(reasons)[:300] or say("no reason given")
             raise SourceError("Windows reports nothing about itself: {why}", why=why)
         return facts
-
-    def _expect_windows(self, now: float) -> None:
-        """Check whether a Windows program can be started; not repeated for a minute if not."""
-        if not self._absence or now >= self._look_at:
-            off = self.config.windows.probe == "off"
-            self._absence = say("switched off by windows.probe") if off else interop.absence(self.host)
-            self._look_at = now + LOOK_AGAIN_SECONDS
-        if self._absence:
-            raise NoData(self._absence)
 
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
@@ -277,32 +280,28 @@ def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
 def from_probe(answer: Mapping[str, Any]) -> Facts:
     """Read an answer of the probe; anything malformed counts as unknown."""
     system, memory = (next(iter(_rows(answer, part)), {}) for part in ("system", "memory"))
-    used: dict[_Luid, Mapping[str, Any]] = {}
-    for row in _rows(answer, "gpu"):
-        if match := _INSTANCE.fullmatch(str(row.get("Name"))):
-            used[int(match[2], 16), int(match[3], 16)] = row
-    named: dict[_Luid, Mapping[str, Any]] = {}
+    if (total := _whole(system.get("TotalVisibleMemorySize"))) is not None:
+        memory = {**memory, "TotalVisibleBytes": total * 1024}
+    about: dict[_Luid, Mapping[str, Any]] = {}
     for row in _rows(answer, "adapters"):
         if (number := _whole(row.get("Luid"))) is not None:
-            named[number >> 32, number & 0xFFFFFFFF] = row
-    programs = windows_processes.programs(
-        ((int(match[2], 16), int(match[3], 16)), row.get("Program"), _whole(row.get("LocalUsage")))
-        for row in _rows(answer, "programs")
-        if (match := _INSTANCE.fullmatch(str(row.get("Name"))))
-    )
-    adapters = []
-    for luid, row in used.items():
-        about = named.get(luid, {})
-        name, size = about.get("Name"), about.get("DedicatedVideoMemory")
-        sizes = _sizes(_OF_ADAPTERS, 0, {**row, "DedicatedVideoMemory": size})
-        adapters.append(Adapter(luid, name if isinstance(name, str) else "", sizes, programs.get(luid, ())))
+            size = row.get("DedicatedVideoMemory")
+            about[number >> 32, number & 0xFFFFFFFF] = {"CardName": row.get("Name"), "DedicatedVideoMemory": size}
     held = [
         (str(row.get("Name")), max(_whole(row.get(kind)) or 0 for kind in ("WorkingSet", "Private")))
         for row in _rows(answer, "vm")
     ]
-    total = _whole(system.get("TotalVisibleMemorySize"))
-    memory = {**memory, "TotalVisibleMemorySize": None if total is None else total * 1024}
-    return Facts(_sizes(_OF_WINDOWS, 0, memory) | _vm(held), tuple(adapters), windows_processes.sessions(held))
+    on_cards = programs(
+        (luid, row.get("Program"), _whole(row.get("LocalUsage"))) for luid, row in _by_card(answer, "programs")
+    )
+    adapters = []
+    for luid, row in dict(_by_card(answer, "gpu")).items():
+        card = {**row, **about.get(luid, {})}
+        name = card.get("CardName")
+        known_name = name if isinstance(name, str) else ""
+        adapters.append(Adapter(luid, known_name, _sizes(_OF_ADAPTERS, card), on_cards.get(luid, ())))
+    vm = vm_bytes(held)
+    return Facts(_sizes(_OF_WINDOWS, memory) | ({VM: vm} if vm else {}), tuple(adapters), sessions(held))
 
 
 def from_exporter(text: str) -> Facts:
@@ -310,41 +309,63 @@ def from_exporter(text: str) -> Facts:
 
     https://github.com/prometheus-community/windows_exporter, docs/collector.gpu.md, .memory.md, .process.md
     """
-    values: dict[str, int] = {}
-    names: dict[_Luid, str] = {}
-    cards: dict[_Luid, dict[str, int]] = {}
-    held: dict[tuple[str, str], int] = {}
-    on_cards: list[tuple[_Luid, str, int]] = []
-    for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
-        try:
-            value = _whole(float(match["value"])) if match else None
-        except ValueError:
-            continue
-        if match is None or value is None:
-            continue
-        name, labels = match["name"], dict(_LABEL.findall(match["labels"] or ""))
-        if luid := _LUID.fullmatch(labels.get("luid", "")):
-            key = (int(luid[1], 16), int(luid[2], 16))
-            if name == "windows_gpu_process_memory_local_bytes":
-                on_cards.append((key, labels.get("process_id", ""), value))
-                continue
-            cards.setdefault(key, {})[name] = value
+    memory: dict[str, float] = {}
+    cards: dict[str, dict[str, Any]] = {}
+    processes: dict[tuple[str, str], dict[str, Any]] = {}
+    uses: list[tuple[str, str, float]] = []
+    for name, written, value in page_samples(text, "windows_"):
+        labels, column = dict(_LABEL.findall(written)), _EXPORTED.get(name, "")
+        card, process = f"luid_{labels.get('luid', '')}_phys_0", labels.get("process_id", "")
+        if name == "windows_gpu_process_memory_local_bytes":
+            uses.append((card, process, value))
+        elif "luid" in labels:
+            cards.setdefault(card, {"Name": card})[column] = value
             if name == "windows_gpu_info":
-                names[key] = labels.get("name", "")
-        elif name in ("windows_process_working_set_bytes", "windows_process_private_bytes"):
-            process = (labels.get("process", ""), labels.get("process_id", ""))
-            held[process] = max(value, held.get(process, 0))
+                cards[card]["CardName"] = labels.get("name", "")
+        elif column in ("WorkingSet", "Private"):
+            of_process = processes.setdefault((labels.get("process", ""), process), {"Name": labels.get("process", "")})
+            of_process[column] = value
         elif not labels:
-            values[name] = value
-    sizes = [(process, size) for (process, _), size in held.items()]
-    by_pid = {pid: process for process, pid in held}
-    programs = windows_processes.programs((luid, by_pid.get(pid), size) for luid, pid, size in on_cards)
-    adapters = (
-        Adapter(luid, names.get(luid, ""), _sizes(_OF_ADAPTERS, 1, card), programs.get(luid, ()))
-        for luid, card in cards.items()
-    )
-    return Facts(_sizes(_OF_WINDOWS, 1, values) | _vm(sizes), tuple(adapters), windows_processes.sessions(sizes))
+            memory[column] = value
+    names = {pid: name for name, pid in processes}
+    programs_of = [
+        {"Name": f"pid_{pid}_{card}", "Program": names.get(pid), "LocalUsage": size} for card, pid, size in uses
+    ]
+    rows = {"gpu": [*cards.values()], "vm": [*processes.values()], "programs": programs_of}
+    return from_probe({"memory": [memory], **rows})
+
+
+def vm_bytes(held: Iterable[tuple[str, int]]) -> int | None:
+    """Return the memory of WSL's VM; next to a ``vmmemWSL``, a ``vmmem`` belongs to another VM."""
+    sizes: dict[str, int] = {}
+    for name, size in held:
+        sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
+    return sizes.get("vmmemwsl") or sizes.get("vmmem")
+
+
+def sessions(held: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return what the largest sessions of WSL's containers hold, by name."""
+    found = Counter[str]()
+    for name, size in held:
+        if size and (match := _SESSION.fullmatch(one_line(name, _PROGRAM_CHARACTERS))):
+            found[match[1]] += size
+    return dict(found.most_common(_MAX_SESSIONS))
+
+
+def programs(uses: Iterable[tuple[_Luid, object, int | None]]) -> dict[_Luid, tuple[GpuProcess, ...]]:
+    """Return the largest programs of each card, from the use of each process; one without a name has just ended."""
+    found: dict[_Luid, Counter[str]] = defaultdict(Counter)
+    for card, process, size in uses:
+        name = one_line(process, _PROGRAM_CHARACTERS).removesuffix(".exe") if isinstance(process, str) else ""
+        if name and size is not None and name.lower() not in _VIRTUAL_MACHINES:
+            bare = name.lower() in _WITHOUT_FILE or _SESSION.fullmatch(name)
+            found[card][name if bare else f"{name}.exe"] += size
+    return {
+        card: tuple(
+            GpuProcess(0, name, size) for name, size in held.most_common(MAX_PROGRAMS) if size >= MIN_PROGRAM_BYTES
+        )
+        for card, held in found.items()
+    }
 
 
 def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
@@ -373,19 +394,20 @@ def unreturned_bytes(vm: int | None, linux_used: int | None) -> int | None:
     return max(0, vm - linux_used)
 
 
-def _sizes(names: Mapping[MetricSpec, tuple[str, str]], way: int, values: Mapping[str, Any]) -> dict[MetricSpec, int]:
-    """Return the sizes among ``values``, in the names of the probe (0) or of windows_exporter (1)."""
-    return {spec: size for spec, both in names.items() if (size := _whole(values.get(both[way]))) is not None}
-
-
-def _vm(held: Iterable[tuple[str, int]]) -> dict[MetricSpec, int]:
-    most = windows_processes.vm_bytes(held)
-    return {VM: most} if most else {}
+def _sizes(names: Mapping[MetricSpec, str], values: Mapping[str, Any]) -> dict[MetricSpec, int]:
+    return {spec: size for spec, name in names.items() if (size := _whole(values.get(name))) is not None}
 
 
 def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
     rows = answer.get(part)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _by_card(answer: Mapping[str, Any], part: str) -> Iterator[tuple[_Luid, Mapping[str, Any]]]:
+    """Yield the rows of a part that are named by card, each with its card."""
+    for row in _rows(answer, part):
+        if match := _INSTANCE.fullmatch(str(row.get("Name"))):
+            yield (int(match[1], 16), int(match[2], 16)), row
 
 
 def _whole(value: object) -> int | None:

@@ -17,7 +17,8 @@ from wslgpud.advise.doctor.checking import (
     unknown,
 )
 from wslgpud.host import NoData, SourceError
-from wslgpud.sources.kernel_log import PRECEDES_THE_END, KernelLogSource, LineParser, parse_line
+from wslgpud.sources.kernel_lines import PRECEDES_THE_END, LineParser, parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.words import TEMPLATES, Message, cause, say, says, template
 
 #: by kind, the worst first: message and remedy

@@ -27,7 +27,7 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.probes import keep_alive
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources import windows
-from wslgpud.sources.windows_processes import MIN_PROGRAM_BYTES
+from wslgpud.sources.windows import MIN_PROGRAM_BYTES
 from wslgpud.words import Message, MessageLike, all_of, say
 from wslgpud.words.units import one_line
 

@@ -17,7 +17,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.risk.headroom import gpu_key
-from wslgpud.sources import cgroups, memory, parse_uint, table, zram
+from wslgpud.sources import cgroups, memory, parse_uint, table
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.words import Message, say
@@ -67,7 +67,7 @@ def memory_left(host: Host) -> MemoryLeft:
         raise NoData(say("/proc/meminfo does not show the available memory"))
     kills = parse_uint(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     # Only the machine's swap counts: a group's swap limit is ignored.
-    machine = MemoryLeft(levels["MemAvailable"], levels["MemTotal"], kills, zram.free_bytes(host, levels))
+    machine = MemoryLeft(levels["MemAvailable"], levels["MemTotal"], kills, memory.free_swap_bytes(host, levels))
     return min((machine, *_within_limits(host)), key=lambda r: r.available_bytes)
 
 
