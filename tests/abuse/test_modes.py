@@ -56,7 +56,6 @@ def test_all_a_running_daemon_keeps_is_private_but_its_socket(tmp_path: Path) ->
         found = modes(running.state)
 
         assert mode(running.state) == 0o700
-        assert mode(running.state / "stress-inbox") == 0o700
         assert {name for name, bits in found.items() if bits & 0o077} == FOR_ALL
         assert found[SOCKET] == 0o666
 

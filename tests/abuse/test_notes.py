@@ -26,12 +26,11 @@ from wslgpud.brake.held_jobs import FILE as HELD
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Stress
 from wslgpud.host import Host
-from wslgpud.model import ProcessSample, StressResult
+from wslgpud.model import ProcessSample
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import safe_files
 from wslgpud.sources.identity import Peer, identity
 from wslgpud.stress.conditions import note_hung, still_hung
-from wslgpud.stress.schedule import Nightly, inbox, leave
 from wslgpud.stress.stress_run import Runner
 from wslgpud.training.companion import Announcement
 from wslgpud.words import MessageLike
@@ -139,29 +138,9 @@ def state(tmp_path: Path) -> Path:
     return folder
 
 
-RUN = StressResult(1.7e9, "GPU-1", 0, "a card", "passed")
-
-
-class Kept:
-    """A history that keeps nothing."""
-
-    @property
-    def reader(self) -> Kept:
-        return self
-
-    def record_stress(self, _: StressResult) -> int:
-        return 1
-
-    def stress_runs(self, *, brief: bool) -> list[tuple[int, StressResult]]:
-        return []
-
-    def stress_run(self, _: int) -> None:
-        return None
-
-
 def test_a_stress_run_removes_and_writes_nothing_through_a_link(tmp_path: Path, state: Path, victim: Path) -> None:
     """As root in the service's state folder: behind 'running', whatever ended in .json was swept away."""
-    for name in ("running", "stress-inbox", "guard"):
+    for name in ("running", "guard"):
         (state / name).symlink_to(victim)
     worker = tmp_path / "worker.py"
     worker.write_text(FAITHFUL)
@@ -180,17 +159,10 @@ def test_a_stress_run_removes_and_writes_nothing_through_a_link(tmp_path: Path, 
 
     assert result.verdict == "passed", result.reason
     assert kept(victim)
-    with pytest.raises(OSError, match="directory"):
-        leave(state, RUN)
-    assert kept(victim)
 
 
-def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim: Path) -> None:
-    for name in ("stress-inbox", "guard"):
-        (state / name).symlink_to(victim)
-    nightly = Nightly(Stress(), Host(), state, Kept())
-    nightly._take_inbox()
-    nightly.close()
+def test_logs_are_not_kept_where_a_link_leads(state: Path, victim: Path) -> None:
+    (state / "guard").symlink_to(victim)
     for number in range(30):
         (victim / f"{number}.log").touch()
     with pytest.raises(LogError, match=r"cannot keep a log in .*guard: Not a directory; name one with --log"):
@@ -263,17 +235,12 @@ def a_huge_file(path: Path) -> None:
 def test_no_state_folder_file_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
     for name in ("stress-hung.json", CONTROL, HELD, past_runs.NAME):
         make(state / name)
-    inbox(state).mkdir()
-    make(inbox(state) / "1-GPU-1.json")
     complaints: list[MessageLike] = []
-    nightly = Nightly(Stress(), Host(), state, Kept())
 
     assert outcome(lambda: still_hung(state, Host())) is False
     assert outcome(HeldJobsFile(state).read) == (0, {})
     assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
-    assert outcome(nightly._take_inbox) is None
     assert outcome(lambda: ControlFile(state, complaints.append)).now.silences == ()
-    nightly.close()
     (said,) = complaints
     assert "so nothing is silenced" in str(said)
 

@@ -38,7 +38,6 @@ from wslgpud.store.errors import UnwritableError
 from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
 from wslgpud.stress.conditions import still_hung
 from wslgpud.stress.schedule import trigger
-from wslgpud.stress.unit import NoRequestError, answer
 from wslgpud.words import moments
 from wslgpud.words.units import printable
 
@@ -129,22 +128,8 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
             assert still_hung(Path(folder), Host()) is False
 
     @relaxed
-    @given(documents("gpu", "mode"))
-    @example(DEEP)
-    @example('{"gpu": 1e999, "mode": "quick"}')
-    def test_the_request_for_a_stress_run(self, text: str) -> None:
-        def run(gpu: int, mode: str) -> Any:
-            assert isinstance(gpu, int)
-            raise NoRequestError("enough")
-
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "stress-request.json").write_text(text)
-            with pytest.raises(NoRequestError):
-                answer(Path(folder), run)
-
-    @relaxed
     @given(st.fixed_dictionaries(WHOLE, optional=dict.fromkeys(("values", "findings", "key", "detail"), JSON)))
-    def test_a_stress_run_left_for_the_daemon_is_whole_or_refused(self, document: Any) -> None:
+    def test_a_stress_run_for_the_daemon_is_whole_or_refused(self, document: Any) -> None:
         try:
             found = stress_from_json(document)
         except (ValueError, KeyError, TypeError):

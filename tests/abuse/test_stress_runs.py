@@ -25,21 +25,20 @@ from hypothesis import strategies as st
 from tests.stress.support import gpu, night
 from tests.support.accounts import ALICE, needs_root
 from wslgpud.cli import app
-from wslgpud.config import StoreSettings
-from wslgpud.host import Host, SystemClock
-from wslgpud.security import safe_files
+from wslgpud.config import Config, StoreSettings
+from wslgpud.host import Host
 from wslgpud.security.run_as import Command
 from wslgpud.security.shapes import LINES, MalformedError, check_line
 from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.store import Store
 from wslgpud.store.records import stress_from_json, stress_to_json
-from wslgpud.stress import conditions, parent, schedule
+from wslgpud.stress import conditions, parent
+from wslgpud.stress.by_hand import keep
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.parent import supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest
 from wslgpud.stress.stress_metrics import readings
 from wslgpud.stress.stress_run import WorkerPace
-from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 
 DEEP = "[" * 100_000
 JSON = st.recursive(
@@ -279,19 +278,6 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 class TestTheFolderOfTheServicesAccount:
-    def test_no_request_is_read_from_what_is_no_small_file(self, tmp_path: Path, planted: Any) -> None:
-        planted(tmp_path / REQUEST)
-
-        with pytest.raises(NoRequestError, match=REQUEST):
-            answer(tmp_path, lambda *_: pytest.fail("nothing was asked for"))
-
-    def test_no_answer_is_read_from_what_is_no_file(self, tmp_path: Path, planted: Any) -> None:
-        asker = Asker(SystemClock(), tmp_path, 60.0)
-        planted(tmp_path / ANSWER)
-
-        with pytest.raises((OSError, ValueError)):
-            asker._answer()
-
     def test_a_hung_worker_note_is_kept_only_in_a_plain_file(self, tmp_path: Path, planted: Any) -> None:
         target = planted(tmp_path / "stress-hung.json")
         before = target.read_text()
@@ -301,41 +287,27 @@ class TestTheFolderOfTheServicesAccount:
         assert still_hung(tmp_path, Host())
         assert target.read_text() == before
 
-    def test_an_answer_replaces_a_link_and_does_not_follow_it(self, tmp_path: Path) -> None:
-        (tmp_path / "target").write_text("as it was")
-        (tmp_path / REQUEST).write_text('{"gpu": 0, "mode": "quick"}')
-        (tmp_path / ANSWER).symlink_to(tmp_path / "target")
-
-        answer(tmp_path, lambda *_: night(1))
-
-        assert (tmp_path / "target").read_text() == "as it was"
-        assert not (tmp_path / ANSWER).is_symlink()
-
-    def test_a_run_is_not_left_in_a_folder_that_a_link_leads_to(self, tmp_path: Path) -> None:
-        (tmp_path / "elsewhere").mkdir()
-        schedule.inbox(tmp_path).symlink_to(tmp_path / "elsewhere")
-
-        with pytest.raises(OSError, match="stress-inbox"):
-            schedule.leave(tmp_path, night(1))
-        assert list((tmp_path / "elsewhere").iterdir()) == []
-
     @needs_root
-    def test_root_leaves_the_services_database_to_the_service(self, tmp_path: Path) -> None:
-        from wslgpud.config import Config
-        from wslgpud.stress.by_hand import keep
-
-        victim = tmp_path / "victim"
+    def test_root_writes_the_services_database_as_the_service(self, tmp_path: Path) -> None:
         folder = tmp_path / "state"
         folder.mkdir()
-        (folder / "wslgpud.db").symlink_to(victim)
+        (folder / "wslgpud.db").symlink_to(tmp_path / "victim")
+        for path in (tmp_path, *tmp_path.parents):
+            if path.name.startswith("pytest-") or path == tmp_path:
+                path.chmod(0o755)
         os.chown(folder, ALICE, ALICE)
 
-        keep(night(1), Config(), folder, str(folder / "wslgpud.db"))
+        def saved(database: Path) -> bool:
+            """Return whether a run was kept, by a process of its own: it lets go of root's rights."""
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if keep(night(1), Config(), folder, str(database)) == "" else 1)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-        assert not victim.exists()
-        (left,) = schedule.inbox(folder).iterdir()
-        assert schedule.inbox(folder).stat().st_uid == ALICE  # who takes it out again
-        assert stress_from_json(safe_files.parsed(left.read_text())) == night(1)
+        assert not saved(folder / "wslgpud.db")
+        assert not (tmp_path / "victim").exists()
+        assert saved(folder / "own.db")
+        assert {path.stat().st_uid for path in folder.glob("own.db*")} == {ALICE}
 
 
 class Counted(Host):

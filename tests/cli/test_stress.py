@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from click.testing import CliRunner, Result
 from tests.page.stage import TRACES
 from tests.stress.support import night
 from wslgpud.cli import app, stress
+from wslgpud.client import SOCKET
 from wslgpud.config import Config, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, StressResult
+from wslgpud.serve.commands import stress_route
+from wslgpud.serve.server import LocalApi
 from wslgpud.store import Reader, Store
 from wslgpud.stress import by_hand
-from wslgpud.stress.schedule import inbox
 
 HOSTS = TRACES.parent / "hosts"
 
@@ -106,34 +109,30 @@ def test_a_card_that_is_not_there_is_refused_with_those_that_are(runs: Runs, tmp
     assert "--quick and --full exclude each other" in str(both.exception) + both.output
 
 
-@pytest.mark.parametrize(
-    ("uid", "others", "left"), [(0, True, True), (0, False, False), (1000, True, False), (1000, False, False)]
-)
-def test_root_leaves_the_result_to_the_daemon_whose_folder_it_is(
-    uid: int, others: bool, left: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "state" if others else Path("/")
-    if others:
-        folder.mkdir()
-        if os.geteuid() == 0:
-            os.chown(folder, 1000, -1)
-    elif folder.stat().st_uid != 0:
-        pytest.skip("in a user's namespace no folder is root's")
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
-    database = tmp_path / "own.db"
-    by_hand.keep(night(1), Config(), folder, str(database))
+def test_the_daemon_of_the_folder_keeps_the_result(tmp_path: Path) -> None:
+    taken: list[StressResult] = []
+    local = LocalApi(tmp_path, [stress_route(taken.append)])
+    assert local.start()
+    with closing(local):
+        assert by_hand.keep(night(1), Config(), tmp_path, str(tmp_path / "none.db")) == ""
 
-    assert inbox(folder).exists() is left
-    assert database.exists() is not left
+    assert taken == [night(1)]
+    assert not (tmp_path / "none.db").exists()
 
 
-def test_a_result_is_left_to_the_daemon_with_the_database(tmp_path: Path) -> None:
+def test_after_a_killed_daemon_the_result_is_written(tmp_path: Path) -> None:
+    database = tmp_path / "wslgpud.db"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / SOCKET))
+
+    assert by_hand.keep(night(1), Config(), tmp_path, str(database)) == ""
+    assert [run.verdict for run in kept(database)] == ["passed"]
+
+
+def test_a_result_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
     database = tmp_path / "wslgpud.db"
     with Store(database, StoreSettings()):
-        by_hand.keep(night(1), Config(), tmp_path, str(database))
-
-    assert kept(database) == []
-    assert len(list(inbox(tmp_path).iterdir())) == 1
+        assert "another" in str(by_hand.keep(night(1), Config(), tmp_path, str(database)))
 
 
 def test_the_history_has_the_last_30_runs_by_default(tmp_path: Path) -> None:

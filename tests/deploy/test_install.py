@@ -95,7 +95,7 @@ def test_readable_names_in_a_damaged_list_of_extras_are_kept(where):
 
 def test_a_daemon_is_not_enabled_just_because_its_other_unit_is(tmp_path, monkeypatch):
     systemctl = tmp_path / "systemctl"  # succeeds if any of the units is enabled, as systemctl(1) says
-    systemctl.write_text('#!/bin/sh\ncase "$*" in *wslgpud-stress.path*) exit 0 ;; *) exit 1 ;; esac\n')
+    systemctl.write_text('#!/bin/sh\ncase "$*" in *wslgpud-stress.socket*) exit 0 ;; *) exit 1 ;; esac\n')
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 

@@ -1,185 +1,167 @@
-"""Stress runs in a unit of their own: the monitor asks, the unit answers, and nobody waits for ever."""
+"""Stress runs in a unit of their own: the daemon asks, the unit answers, and nobody waits for ever."""
 
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
-from tests.sampling.test_pipeline import SteppingClock
 from tests.stress.support import gpu
 from tests.stress.test_jobs import Shelf, tick
-from tests.support.daemons import eventually, wslgpud
+from tests.support.daemons import WSLGPUD, clean_environment
 from wslgpud.config import Stress
 from wslgpud.host import Host, SystemClock
 from wslgpud.model import StressFinding, StressResult
-from wslgpud.store.records import stress_to_json
+from wslgpud.store.records import MAX_RESULT_BYTES, stress_to_json
 from wslgpud.stress.schedule import Nightly
-from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+from wslgpud.stress.unit import MAX_REQUEST_BYTES, Asker, answer
 from wslgpud.stress.worker_job import Mode
+from wslgpud.words import MessageError
 
 RESULT = StressResult(
     1.5, "GPU-1", 1, "a card", "findings", findings=(StressFinding("spill", "some of it"),), values={"usable_bytes": 7}
 )
 
 
+def answered(request: bytes, run: Callable[[int, Mode], StressResult] = lambda *_: RESULT) -> str:
+    """Return what the unit writes when it reads a request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(request)))
+        patch.setattr(sys, "stdout", written := StringIO())
+        with suppress(RuntimeError, MessageError):  # a unit that fails troubles nobody but systemd
+            answer(run)
+    return written.getvalue()
+
+
 @contextmanager
-def unit(folder: Path, result: StressResult | Exception) -> Iterator[list[tuple[int, Mode]]]:
-    """Do what systemd does: as soon as a request lies there, start who answers it."""
+def unit(folder: Path, reply: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Do what systemd does: listen, and start who answers a request."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "socket"))
+    listener.listen()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines, suppress(BrokenPipeError):
+            connection.sendall(reply(lines.readline()))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listener:
+        yield str(folder / "socket")
+        thread.join(10)
+
+
+def asker(path: str, patience_seconds: float = 60.0) -> Asker:
+    return Asker(SystemClock(), path, patience_seconds)
+
+
+def test_the_answer_is_the_result_of_the_run_asked_for(tmp_path: Path) -> None:
     asked: list[tuple[int, Mode]] = []
-    ended = threading.Event()
 
     def run(index: int, mode: Mode) -> StressResult:
         asked.append((index, mode))
-        if isinstance(result, Exception):
-            raise result
-        return result
+        return RESULT
 
-    def watch() -> None:
-        while not ended.wait(0.01):
-            if (folder / REQUEST).exists():
-                with suppress(RuntimeError):  # a unit that fails troubles nobody but systemd
-                    answer(folder, run)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    yield asked
-    ended.set()
-    thread.join()
-
-
-def asker(folder: Path, patience_seconds: float = 60.0) -> Asker:
-    return Asker(SystemClock(), folder, patience_seconds)
-
-
-def test_the_answer_is_the_result_of_the_run_that_was_asked_for(tmp_path: Path) -> None:
-    with unit(tmp_path, RESULT) as asked:
-        result = asker(tmp_path).run(gpu(index=1), "nightly")
-
+    with unit(tmp_path, lambda request: answered(request, run).encode()) as path:
+        assert asker(path).run(gpu(index=1), "nightly") == RESULT
     assert asked == [(1, "nightly")]
-    assert result == RESULT
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_an_answer_left_from_another_night_is_not_used_tonight(tmp_path: Path) -> None:
-    (tmp_path / ANSWER).write_text("of last night")
-    with unit(tmp_path, RESULT):
-        assert asker(tmp_path).run(gpu(), "nightly") == RESULT
+def test_a_unit_that_breaks_down_is_a_failed_run(tmp_path: Path) -> None:
+    def run(*_: object) -> StressResult:
+        raise RuntimeError("no NVML here")
 
-
-def test_a_unit_that_breaks_down_is_a_failed_run_with_its_reason(tmp_path: Path) -> None:
-    with unit(tmp_path, RuntimeError("no NVML here")):
-        result = asker(tmp_path).run(gpu(), "nightly")
+    with unit(tmp_path, lambda request: answered(request, run).encode()) as path:
+        result = asker(path).run(gpu(), "nightly")
 
     assert (result.verdict, result.uuid) == ("failed", gpu().uuid)
     assert "no NVML here" in str(result.reason)
 
 
-def test_a_unit_that_never_answers_is_a_failed_run_with_advice(tmp_path: Path) -> None:
-    result = asker(tmp_path, patience_seconds=0.0).run(gpu(), "nightly")
+@pytest.mark.parametrize("reply", [b"", b"{", b"[1]", b'{"fault": 1}', b'{"wall": 1}', b"1" * (MAX_RESULT_BYTES + 1)])
+def test_what_is_no_answer_is_a_failed_run(tmp_path: Path, reply: bytes) -> None:
+    with unit(tmp_path, lambda _: reply) as path:
+        assert asker(path).run(gpu(), "nightly").verdict == "failed"
+
+
+def test_without_an_answer_the_run_has_failed_with_advice(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def hang(_: bytes) -> bytes:
+        ended.wait(60)
+        return b""
+
+    with unit(tmp_path, hang) as path:
+        result = asker(path, patience_seconds=0.0).run(gpu(), "nightly")
+        ended.set()
 
     assert result.verdict == "failed"
-    assert "systemctl status wslgpud-stress.path" in str(result.reason)
-    assert not (tmp_path / REQUEST).exists()  # or a unit repaired at noon would start then
+    assert "journalctl -u 'wslgpud-stress@*'" in str(result.reason)
 
 
-def test_a_monitor_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> None:
-    one = asker(tmp_path)
-    one.stop.set()
+def test_without_a_unit_the_run_has_failed(tmp_path: Path) -> None:
+    result = asker(str(tmp_path / "none")).run(gpu(), "nightly")
 
-    assert one.run(gpu(), "nightly").verdict == "left"
-    assert list(tmp_path.iterdir()) == []  # or the unit would start at the next boot, for nobody
-
-
-class Passing(threading.Event):
-    """Lets time pass instead of waiting."""
-
-    def __init__(self, clock: SteppingClock) -> None:
-        super().__init__()
-        self.clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.clock.now += timeout or 0.0
-        return False
+    assert result.verdict == "failed"
+    assert "wslgpud-stress.socket" in str(result.reason)
 
 
-def test_a_unit_has_two_extra_minutes_to_start_and_stop(tmp_path: Path) -> None:
-    clock, shelf = SteppingClock(), Shelf()
-    settings = Stress(settle_seconds=30.0, deadline_seconds=600.0, retries=0)
-    nightly = Nightly(settings, Host(tmp_path, clock=clock), tmp_path, shelf, separate_unit=True)
-    nightly._runner.stop = Passing(clock)
-    nightly.observe(tick(gpu()))
-    nightly._night()
-    nightly.news()
+def test_a_daemon_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> None:
+    with unit(tmp_path, lambda _: b"") as path:
+        one = asker(path)
+        one.stop.set()
 
-    assert clock.now - SteppingClock().now == 750.0
-    assert [(run.verdict, run.wall) for run in shelf.kept] == [("failed", SteppingClock().wall())]
-    assert str(shelf.kept[0].reason).startswith("wslgpud-stress.service gave no answer within 12 min:")
+        assert one.run(gpu(), "nightly").verdict == "left"
 
 
-def test_each_side_can_read_but_not_write_the_file_of_the_other(tmp_path: Path) -> None:
-    modes: dict[str, int] = {}
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"gpu": "x", "mode": "nightly"}',
+        b'{"gpu": 1e999, "mode": "quick"}',
+        b'{"gpu": 0, "mode": "rm -rf"}',
+        b'{"gpu": 0, "mode":'.ljust(MAX_REQUEST_BYTES) + b'"quick"}',
+    ],
+)
+def test_what_is_no_request_is_refused(request_line: bytes) -> None:
+    def run(*_: object) -> StressResult:
+        pytest.fail("it was taken for one")
 
-    class Looking(Passing):
-        def wait(self, timeout: float | None = None) -> bool:
-            modes[REQUEST] = (tmp_path / REQUEST).stat().st_mode & 0o7777
-            answer(tmp_path, lambda *_: RESULT)
-            modes[ANSWER] = (tmp_path / ANSWER).stat().st_mode & 0o7777
-            return False
-
-    Asker(SystemClock(), tmp_path, 60.0, Looking(SteppingClock())).run(gpu(), "nightly")
-
-    assert modes == {REQUEST: 0o644, ANSWER: 0o644}
-
-
-def test_oversized_requests_and_answers_are_not_read(tmp_path: Path) -> None:
-    request, document = tmp_path / REQUEST, tmp_path / ANSWER
-    request.write_text('{"gpu": 0, "mode": "quick"}'.ljust(4096))
-    assert answer(tmp_path, lambda *_: RESULT) == RESULT
-    document.write_text(document.read_text().ljust(16 << 20))
-    assert asker(tmp_path)._answer() == RESULT
-
-    request.write_text('{"gpu": 0, "mode": "quick"}'.ljust(4097))
-    with pytest.raises(NoRequestError, match="larger than"):
-        answer(tmp_path, lambda *_: RESULT)
-    document.write_text(json.dumps(stress_to_json(RESULT)).ljust((16 << 20) + 1))
-    with pytest.raises(OSError, match="larger than"):
-        asker(tmp_path)._answer()
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"gpu": "x", "mode": "nightly"}', '{"gpu": 0, "mode": "rm -rf"}', "[1]"])
-def test_what_is_no_request_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / REQUEST).write_text(text)
-
-    with pytest.raises(NoRequestError, match=REQUEST):
-        answer(tmp_path, lambda index, mode: RESULT)
+    assert "fault" in json.loads(answered(request_line, run))
 
 
 def test_the_command_of_the_unit_answers_even_without_a_gpu(tmp_path: Path) -> None:
-    (tmp_path / REQUEST).write_text(json.dumps({"gpu": 0, "mode": "nightly"}))
     settings = {"WSLGPUD_SAMPLING__NVML_LIBRARY": "/nowhere/libnvidia-ml.so.1"}
-    done = wslgpud("stress", "answer", "--state", str(tmp_path), home=tmp_path, settings=settings)
+    request = json.dumps({"gpu": 0, "mode": "nightly"})
+    command = [*WSLGPUD, "stress", "answer", "--state", str(tmp_path)]
+    environment = clean_environment(tmp_path, settings)
+    done = subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
-    assert json.loads((tmp_path / ANSWER).read_text())["fault"]
-    assert not (tmp_path / REQUEST).exists()
+    assert json.loads(done.stdout)["fault"]
 
 
 def test_a_night_asks_the_unit_and_keeps_what_it_answers(tmp_path: Path) -> None:
     shelf = Shelf()
-    nightly = Nightly(Stress(jitter_minutes=0), Host(), tmp_path, shelf, separate_unit=True)
-    try:
-        nightly.observe(tick(gpu()))
-        with unit(tmp_path, RESULT) as asked:
+    with unit(tmp_path, lambda _: json.dumps(stress_to_json(RESULT)).encode()) as path:
+        nightly = Nightly(Stress(jitter_minutes=0), Host(), tmp_path, shelf, unit_socket=path)
+        try:
+            nightly.observe(tick(gpu()))
             nightly._night()
-        nightly.news()
-    finally:
-        nightly.close()
+            nightly.news()
+        finally:
+            nightly.close()
 
-    assert asked == [(gpu().index, "nightly")]
     assert shelf.kept == [RESULT]
-    assert eventually(lambda: not (tmp_path / ANSWER).exists(), "the answer taken away")

@@ -63,7 +63,7 @@ def test_little_is_exposed_and_each_relaxation_adds_only_its_own(analyze, drop_i
 
 
 def test_little_of_the_stress_unit_is_exposed(analyze) -> None:
-    done = analyze("security", "--offline=true", f"--threshold={MAX_OF_STRESS}", unit="wslgpud-stress")
+    done = analyze("security", "--offline=true", f"--threshold={MAX_OF_STRESS}", unit="wslgpud-stress@")
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "wslgpud-stress.service" in done.stdout
+    assert "wslgpud-stress@" in done.stdout

@@ -287,12 +287,6 @@ class TestAFaultIsOneLineAndExitStatusTwo:
         (tmp_path / "state").write_text("a file, not a folder")
         assert "choose another with --state" in self.run(tmp_path)
 
-    def test_unwritable_state_folder_with_the_database_elsewhere(self, tmp_path: Path) -> None:
-        (tmp_path / "state").mkdir()
-        (tmp_path / "state" / "stress-inbox").touch()
-        elsewhere = str(tmp_path / "elsewhere" / "wslgpud.db")
-        assert "choose another with --state" in self.run(tmp_path, WSLGPUD_STORE__PATH=elsewhere)
-
     def test_database_of_a_newer_version(self, tmp_path: Path) -> None:
         (tmp_path / "state").mkdir()
         with daemon(tmp_path) as running:

@@ -17,12 +17,10 @@ from tzlocal import unix
 from tests.stress.support import gpu, night
 from tests.support.elsewhere import Elsewhere
 from wslgpud.config import ConfigError, Stress
-from wslgpud.host import Host
 from wslgpud.model import Event, Level, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import gpu as source
-from wslgpud.store import Store
 from wslgpud.stress import lock, schedule
-from wslgpud.stress.schedule import Nightly, leave
+from wslgpud.stress.schedule import Nightly
 
 
 class Shelf:
@@ -40,13 +38,6 @@ class Shelf:
 
     def stress_run(self, number):
         return self.kept[number - 1]
-
-
-class Forgetful(Shelf):
-    """A store whose process is killed before it has written."""
-
-    def record_stress(self, result):
-        return 1
 
 
 def tick(*gpus):
@@ -294,10 +285,9 @@ def test_a_tested_card_is_left_alone_when_another_is_retried(nightly, monkeypatc
     assert tested == [0, 1, 1]
 
 
-def test_wrong_data_raises_an_alarm_until_a_good_night(nightly, tmp_path):
+def test_wrong_data_raises_an_alarm_until_a_good_night(nightly):
     one = nightly()
-    leave(tmp_path, night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
-    one.observe(tick())
+    one.keep(night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
     [change] = one.news()
     one._news.put(night(2))
     [end] = one.news()
@@ -350,59 +340,6 @@ def test_rows_of_the_last_complete_run_stay_until_the_next(nightly):
     one.news()
 
     assert [bool(run.detail) for run in one.runs()] == [False, False, True, True]
-
-
-def look(nightly, *, later=0.0):
-    """Have it take what lies in the inbox, and keep it."""
-    now = tick()
-    nightly.observe(replace(now, mono=now.mono + later))
-    return nightly.news()
-
-
-def test_the_inbox_is_looked_into_every_ten_seconds(nightly, tmp_path):
-    one, now = nightly(), tick()
-    one.observe(now)
-    leave(tmp_path, night(1))
-    one.observe(replace(now, mono=now.mono + 9.9))
-    one.news()
-    assert one._history.kept == []
-    one.observe(replace(now, mono=now.mono + 10.0))
-    one.news()
-
-    assert len(one._history.kept) == 1
-
-
-def test_a_run_of_another_user_can_be_read_but_not_changed(tmp_path):
-    leave(tmp_path, replace(night(1), uuid="MIG-1/0"))
-    (left,) = schedule.inbox(tmp_path).iterdir()
-
-    assert (left.name, left.stat().st_mode & 0o7777) == (f"{night(1).wall:.3f}-MIG-1-0.json", 0o644)
-
-
-def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):
-    one = nightly()
-    leave(tmp_path, night(1))
-    (schedule.inbox(tmp_path) / "0.json").write_text("{")
-    look(one)
-
-    assert len(one._history.kept) == 1
-    assert [file.name for file in schedule.inbox(tmp_path).iterdir()] != ["0.json"]
-
-
-def test_a_run_stays_in_the_inbox_until_the_database_shows_it(tmp_path):
-    leave(tmp_path, night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
-    killed = Nightly(Stress(), Host(), tmp_path, Forgetful())
-    assert [change.new for change in look(killed)] == [Level.CRITICAL]
-    assert look(killed, later=60) == [], "taken once, though it still lies there"
-
-    with Store(tmp_path / "wslgpud.db") as store:
-        heir = Nightly(Stress(), Host(), tmp_path, store)
-        assert [change.new for change in look(heir)] == [Level.CRITICAL]
-        assert store.flush()
-        look(heir, later=60)
-
-        assert list(schedule.inbox(tmp_path).iterdir()) == []
-        assert [run.verdict for _, run in store.reader.stress_runs()] == ["findings"]
 
 
 def test_the_last_run_is_there_as_metrics(nightly):

@@ -185,7 +185,7 @@ def test_a_version_that_does_not_start_leaves_the_old_running(admin: Admin) -> N
     assert admin.running() == before
     assert admin.read("etc/systemd/system/wslgpud.service") == "the unit before"
     *_, again, last = admin.read("systemctl.log").splitlines()
-    assert (again, last) == ("daemon-reload", "restart wslgpud.service wslgpud-stress.path")
+    assert (again, last) == ("daemon-reload", "restart wslgpud.service wslgpud-stress.socket")
 
 
 def test_under_wsl_it_explains_keep_alive_and_can_set_it_up(in_wsl: Admin) -> None:

@@ -98,7 +98,7 @@ deeds = {
     "change the configuration": write("/etc/wslgpud/wslgpud.toml"),
     "add to the configuration": create("/etc/wslgpud"),
     "change its unit": write("/etc/systemd/system/wslgpud.service"),
-    "change the unit of the stress test": write("/etc/systemd/system/wslgpud-stress.service"),
+    "change the unit of the stress test": write("/etc/systemd/system/wslgpud-stress@.service"),
     "add a unit": create("/etc/systemd/system"),
     "add a drop-in": create("/etc/systemd/system/wslgpud.service.d"),
     "add a unit for now": create("/run/systemd/system"),
@@ -115,7 +115,8 @@ deeds = {
     "limit what it may use": lambda: resource.prlimit(daemon, resource.RLIMIT_CORE, (0, 0)),
     "stop the unit": program("systemctl", "stop", "wslgpud"),
     "reload its unit": program("systemctl", "daemon-reload"),
-    "start the stress test": program("systemctl", "start", "wslgpud-stress.service"),
+    "start the stress test": program("systemctl", "start", "wslgpud-stress@1.service"),
+    "ask for a stress test": connect("/run/wslgpud-stress.sock"),
     "become root": lambda: os.setuid(0),
     "become the service": lambda: os.setresuid(*[__import__("pwd").getpwnam("wslgpud").pw_uid] * 3)
     if os.geteuid() != __import__("pwd").getpwnam("wslgpud").pw_uid else os.kill(1, 0),
@@ -144,7 +145,7 @@ print(json.dumps(found))
 """
 READS = {"read the configuration", "read the addresses of channels", "read the history", "list the state folder"}
 #: An alert command is as trusted as the service itself: it can end it, and is ended with it.
-OWN = {"change the history", "add to the state folder", "end it", "limit what it may use"}
+OWN = {"change the history", "add to the state folder", "end it", "limit what it may use", "ask for a stress test"}
 #: Takes the lock of a card, announces runs without end, asks hostile questions, and holds connections open
 #: without a word, until its input ends.
 FLOOD = """
@@ -180,9 +181,8 @@ FINGERPRINT = f"cd {TREASURE} && find . -printf '%p %U %m %s %y\\n' | sort && ca
 #: What the service's account can lay into its folder for root to stumble over.
 TRAPS = f"""
 cd {STATE}
-rm -rf running stress-inbox
-for folder in running stress-inbox stress; do ln -sfn {TREASURE} $folder; done
-for file in alerts.json stress-answer.json stress-hung.json stopped.json expected.json; do
+for folder in guard running stress; do ln -sfn {TREASURE} $folder; done
+for file in alerts.json held.json stress-hung.json last-training.json; do
     rm -f $file
     ln -s {TREASURE}/a.json $file
 done

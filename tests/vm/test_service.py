@@ -44,6 +44,16 @@ from .service import (
     install,
 )
 
+#: asks for a stress test as the daemon does, and prints the answer
+ASK = """
+import socket
+with socket.socket(socket.AF_UNIX) as unit:
+    unit.connect("/run/wslgpud-stress.sock")
+    unit.sendall(b'{"gpu": 0, "mode": "nightly"}\\n')
+    print(unit.makefile().read())
+"""
+ASKING, ANSWER = "/usr/local/lib/ask.py", "/var/lib/wslgpud/answer.json"
+
 pytestmark = [
     pytest.mark.vm,
     pytest.mark.xdist_group("vm-service"),
@@ -91,8 +101,8 @@ def test_install_returns_once_the_page_can_show_a_sample(installed: Service) -> 
     assert "page           http://127.0.0.1:9655/\n" in said
     assert "WSL" not in said
     assert installed.machine.python(READY).stdout == "200\n"
-    assert installed.ctl("is-active", "wslgpud.service", "wslgpud-stress.path") == "active\nactive"
-    assert installed.ctl("is-enabled", "wslgpud.service", "wslgpud-stress.path") == "enabled\nenabled"
+    assert installed.ctl("is-active", "wslgpud.service", "wslgpud-stress.socket") == "active\nactive"
+    assert installed.ctl("is-enabled", "wslgpud.service", "wslgpud-stress.socket") == "enabled\nenabled"
     assert installed.machine.read(CONFIGURATION_FILE).decode() == CONFIGURATION
 
 
@@ -104,12 +114,12 @@ def test_a_second_install_changes_nothing(service: Service) -> None:
 
 
 def test_systemd_finds_nothing_wrong_and_little_exposed(service: Service) -> None:
-    units = ("wslgpud.service", "wslgpud-stress.path", "wslgpud-stress.service")
+    units = ("wslgpud.service", "wslgpud-stress.socket", "wslgpud-stress@.service")
     verified = service.machine.run("systemd-analyze", "verify", "--recursive-errors=yes", *units)
 
     assert verified.stdout + verified.stderr == ""
     service.machine.run("systemd-analyze", "security", "--threshold=20", "wslgpud.service")
-    service.machine.run("systemd-analyze", "security", "--threshold=40", "wslgpud-stress.service")
+    service.machine.run("systemd-analyze", "security", "--threshold=40", "wslgpud-stress@1.service")
 
 
 def test_the_sandbox_allows_only_what_monitoring_needs(service: Service) -> None:
@@ -202,33 +212,31 @@ def test_a_stress_run_has_its_own_unit_and_yields_to_a_training(service: Service
     )
 
     as_the_service = ["setpriv", "--reuid=wslgpud", "--regid=wslgpud", "--clear-groups"]
-    request = '{"gpu": 0, "mode": "nightly"}'
-    ask = f"echo '{request}' > stress-request.part; mv stress-request.part stress-request.json"
-    service.machine.run(*as_the_service, "sh", "-c", f"cd /var/lib/wslgpud; {ask}")
+    service.machine.write(ASKING, ASK)
+    service.machine.run(*as_the_service, "sh", "-c", f"python3 {ASKING} >{ANSWER} 2>&1 </dev/null &")
 
     def there(path: str) -> str:
         return service.machine.run(*as_the_service, "cat", path, check=False).stdout
 
     def what_it_said() -> str:
-        return service.machine.run("journalctl", "-b", "-u", "wslgpud-stress", check=False).stdout
+        return service.machine.run("journalctl", "-b", "-u", "wslgpud-stress@*", check=False).stdout
 
     assert eventually(lambda: there(AS_WHOM), "a run", what_it_said) == f"{SOMEBODY} 800 0\n"
     train = f"flock --shared {LOCK} echo trains"
     training = service.machine.run("runuser", "-u", SOMEBODY, "--", *train.split())
-    answer = json.loads(eventually(lambda: there("/var/lib/wslgpud/stress-answer.json"), "an answer", what_it_said))
+    answer = json.loads(eventually(lambda: there(ANSWER), "an answer", what_it_said))
 
     assert training.stdout == "trains\n"
     assert answer.get("fault") is None
-    assert (answer["verdict"], answer["reason"]) == ("left", "a program waits for the GPU's lock file")
-    assert there("/var/lib/wslgpud/stress-request.json") == ""
+    assert (answer["verdict"], answer["reason"]["template"]) == ("left", "a program is waiting for the GPU's lock file")
     service.machine.write(CONFIGURATION_FILE, CONFIGURATION)
 
 
 def test_a_stop_commits_everything_and_ends_a_stress_run(service: Service) -> None:
-    endless = "[Service]\nExecStart=\nExecStart=/bin/sleep infinity\n"
-    service.machine.write("/run/systemd/system/wslgpud-stress.service.d/endless.conf", endless)
+    endless = "[Service]\nExecStart=\nExecStart=/bin/sleep infinity\nStandardInput=null\n"
+    service.machine.write("/run/systemd/system/wslgpud-stress@.service.d/endless.conf", endless)
     service.ctl("daemon-reload")
-    service.ctl("start", "wslgpud-stress")
+    service.ctl("start", "wslgpud-stress@1")
     shown = float(service.machine.python(METRIC, "wslgpud_last_tick_timestamp_seconds ").stdout)
     service.ctl("stop", "wslgpud")
     (newest,) = service.query("select clean, stopped_ms from daemon_run order by id desc limit 1")
@@ -237,7 +245,7 @@ def test_a_stop_commits_everything_and_ends_a_stress_run(service: Service) -> No
     assert service.property("Result") == "success"  # else systemd had to kill it
     assert newest[0] == 1
     assert last_tick > shown - 0.01  # the batch that was open then
-    stress = service.ctl("is-active", "wslgpud-stress.path", "wslgpud-stress.service", check=False)
+    stress = service.ctl("is-active", "wslgpud-stress.socket", "wslgpud-stress@1", check=False)
     assert stress == "inactive\ninactive"
 
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("ways-in"), pytest.mark.ti
 FIRST, NEWER, BROKEN = "0.1.0", "0.2.0", "0.3.0"
 CLONE, VENV = "/root/clone", "/root/venv"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels"}
-UNITS = ("wslgpud.service", "wslgpud-stress.path")
+UNITS = ("wslgpud.service", "wslgpud-stress.socket")
 #: with this, systemd does not start one version
 DROP_IN = f"{DROP_INS}/refuse.conf"
 REFUSE = f"""[Service]

@@ -175,7 +175,6 @@ def test_a_machine_is_told_in_chinese(shown: Shown, host: str) -> None:
         "wslconfig preset training --memory 64GB --processors 32 --file own.ini",
         "wslconfig keys",
         "stress history",
-        "stress answer",
         "foo",
         "status foo",
         "guard --jobs foo -- true",

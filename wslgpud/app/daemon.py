@@ -8,7 +8,7 @@ import math
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -29,10 +29,10 @@ from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import private_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
-from wslgpud.serve.commands import alert_routes, brake_route, run_route
+from wslgpud.serve.commands import alert_routes, brake_route, run_route, stress_route
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
-from wslgpud.stress.schedule import Nightly, inbox
+from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import VerdictMetrics
 from wslgpud.words import MessageError, cause, chosen, translator
 
@@ -129,8 +129,7 @@ class Daemon:
 
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host
-        with self._folder_in_use():
-            private_files.make_folder(self._folder)
+        self._make_folder()
         target = config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
         # With the database on a server, only our state folder can fill up.
@@ -176,8 +175,8 @@ class Daemon:
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
-        separate_unit = self._environ.get(unit.VARIABLE) == "yes"
-        nightly = Nightly(config.stress, host, self._folder, store, separate_unit=separate_unit)
+        unit_socket = self._environ.get(unit.VARIABLE, "")
+        nightly = Nightly(config.stress, host, self._folder, store, unit_socket=unit_socket)
         self.loop = Loop(
             pipeline,
             alerts,
@@ -199,7 +198,7 @@ class Daemon:
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        done = [run_route(pipeline.runs), *alert_routes(alerts.control, host.clock)]
+        done = [run_route(pipeline.runs), stress_route(nightly.keep), *alert_routes(alerts.control, host.clock)]
         done += [brake_route(brake)] if brake else []
         self._listen(stack, [*table, *done], guarded=server.guarded)
         look_back.start(host, store, boot_id, alerts)
@@ -261,13 +260,10 @@ class Daemon:
         local = LocalApi(self._folder, table, guarded=guarded)
         if local.start():
             stack.callback(local.close)
-        with self._folder_in_use():
-            private_files.make_folder(inbox(self._folder))  # made by us: it is ours even if root writes to it first
 
-    @contextmanager
-    def _folder_in_use(self) -> Iterator[None]:
+    def _make_folder(self) -> None:
         try:
-            yield
+            private_files.make_folder(self._folder)
         except OSError as error:
             path, why = str(self._folder), cause(error)
             raise StartError(

@@ -56,12 +56,12 @@ def stress(
     with Progress(silent=as_json) as progress:
         progress.tell(t("waiting for the GPU to settle"))
         result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly", progress.line)
-    if why := keep(result, settings, folder, database):
-        warn("the run was not saved: {why}", why=why)
     if as_json:
         common.print_json(_document(result), ensure_ascii=False)
     else:
         print_run(result)
+    if why := keep(result, settings, folder, database):
+        warn("the run was not saved: {why}", why=why)
     raise SystemExit(STATUS[result.verdict])
 
 
@@ -70,7 +70,7 @@ app = CommandGroup(function=stress, invoke_without_command=True)
 
 @app.command(hidden=True)
 def answer(config: common.Config = None, state: common.State = None) -> None:
-    """Do the run that the daemon asks for, as wslgpud-stress.service.
+    """Do the run that the daemon asks for on standard input, as wslgpud-stress.socket has it started.
 
     Examples:
         wslgpud stress answer
@@ -78,7 +78,7 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     from wslgpud.stress import unit
 
     settings, folder = loaded(config).config, common.state_folder(state)
-    unit.answer(folder, ByHand(Host(), settings, folder, own_database(config, state)).run)
+    unit.answer(ByHand(Host(), settings, folder, own_database(config, state)).run)
 
 
 def _runs(database: str) -> list[tuple[int, StressResult]]:

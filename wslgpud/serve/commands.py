@@ -9,9 +9,11 @@ from wslgpud.active_runs.announced import AnnouncedRuns, TooManyRuns
 from wslgpud.active_runs.notes import MAX_BYTES
 from wslgpud.alerts.control import ControlFile, Silence
 from wslgpud.host import Clock
+from wslgpud.model import StressResult
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps
+from wslgpud.store.records import MAX_RESULT_BYTES, stress_from_json
 
 if TYPE_CHECKING:
     from wslgpud.brake.brake import Brake
@@ -62,6 +64,11 @@ def brake_route(brake: Brake) -> Route:
         brake.commands.append((asked["job"], asked["command"]))
 
     return command("brake", _BRAKE, act)
+
+
+def stress_route(keep: Callable[[StressResult], None]) -> Route:
+    """Return the route by which ``wslgpud stress`` hands over its run."""
+    return command("stress-run", of(dict), lambda run: keep(stress_from_json(dict(run))), MAX_RESULT_BYTES)
 
 
 def command(

@@ -65,7 +65,7 @@ class Places:
 
     @property
     def enabled_units(self) -> tuple[str, ...]:
-        return ("wslgpud.service",) if self.user else ("wslgpud.service", "wslgpud-stress.path")
+        return ("wslgpud.service",) if self.user else ("wslgpud.service", "wslgpud-stress.socket")
 
     @property
     def shared_links(self) -> list[Path]:

@@ -212,6 +212,8 @@ def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
     return Forecast(**known | converted)
 
 
+#: a stress run in JSON: twice what a worker may say in all
+MAX_RESULT_BYTES = 4 << 20
 _MAX_GPUS = 1 << 16
 _NEEDED: dict[str, Shape] = {
     "wall": lambda wall: number(wall) and 0 <= wall < LATEST_WALL,

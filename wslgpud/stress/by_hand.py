@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import private_files
 from wslgpud.sources.gpu import GpuSource
+from wslgpud.store.records import stress_to_json
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.worker_job import Mode
@@ -103,20 +105,30 @@ class ByHand:
 
 
 def keep(result: StressResult, config: Config, folder: Path, database: str) -> MessageLike:
-    """Write a run to the database, or leave it for the daemon that owns it; return why that failed, if it did."""
-    from wslgpud.store import LockedError, Store, StoreError
-    from wslgpud.stress.schedule import leave
+    """Have the daemon keep a run, or without one write it to the database; return why that failed, if it did."""
+    from wslgpud.store import Store, StoreError
 
+    daemon = DaemonClient.of(folder)
     try:
-        # Root writes no database in the service's folder: through a link it could write anywhere, and files that SQLite
-        # adds would be root's, so that the service could no longer open the database.
-        if os.geteuid() == 0 and folder.stat().st_uid != 0:
-            leave(folder, result)
+        if daemon is not None and daemon.pid() is not None:
+            daemon.post("/api/v1/stress-run", stress_to_json(result))
             return ""
+        _become_owner_of(folder)
         with Store(database, config.store) as store:
             store.record_stress(result)
-    except LockedError:
-        leave(folder, result)
-    except (StoreError, OSError) as error:
+    except (Unanswered, StoreError, OSError) as error:
         return cause(error)
     return ""
+
+
+def _become_owner_of(folder: Path) -> None:
+    """Let go of root's rights where the folder is another's, for the rest of this process.
+
+    Through a link there root could write anywhere, and files that SQLite adds would be root's, so that the service
+    could no longer open the database.
+    """
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.setgroups([])
+        os.setresgid(owner.st_gid, owner.st_gid, owner.st_gid)
+        os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)

@@ -6,7 +6,6 @@ The scheduler is imported and started only once there is a GPU to test: it takes
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import random
@@ -22,17 +21,15 @@ from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
-from wslgpud.security import safe_files
 from wslgpud.security.run_as import account_of
 from wslgpud.sources import gpu, windows
 from wslgpud.store import Store, StoreError
-from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import stress_metrics, telemetry
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import Training, remember
 from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.unit import AROUND_SECONDS, MAX_ANSWER_BYTES, Asker
+from wslgpud.stress.unit import AROUND_SECONDS, Asker
 from wslgpud.words import cause
 
 log = logging.getLogger(__name__)
@@ -40,10 +37,6 @@ log = logging.getLogger(__name__)
 OFF = "off"
 #: Delay after a start when nights were missed, to let the machine settle.
 CATCH_UP_SECONDS = 900.0
-#: how often to check for manually started runs
-INBOX_SECONDS = 10.0
-#: how many of these at a time
-_MAX_WAITING = 1000
 #: a numeric part of a crontab's fifth field
 _DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -100,34 +93,22 @@ def _zone() -> tzinfo:
     return now.tzinfo or timezone.utc
 
 
-def inbox(state_folder: Path) -> Path:
-    """Return the folder where ``wslgpud stress`` leaves runs for the daemon that owns the database."""
-    return state_folder / "stress-inbox"
-
-
-def leave(state_folder: Path, result: StressResult) -> None:
-    name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
-    with safe_files.Folder.made(inbox(state_folder)) as folder:
-        folder.put(name, json.dumps(stress_to_json(result)), mode=0o644)  # the daemon is another user
-
-
 class Nightly:
     """The daemon's stress runs. ``observe`` and ``news`` are called in its tick; a run has its own thread."""
 
     def __init__(
-        self, settings: Stress, host: Host, state_folder: Path, history: Store, *, separate_unit: bool = False
+        self, settings: Stress, host: Host, state_folder: Path, history: Store, *, unit_socket: str = ""
     ) -> None:
-        """Start nothing yet. With ``separate_unit``, ``unit.py`` does it. Raises ConfigError: invalid schedule."""
+        """Start nothing yet. With ``unit_socket``, ``unit.py`` does it. Raises ConfigError: invalid schedule."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)
-        if separate_unit:
+        if unit_socket:
             longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
-            self._runner = Asker(host.clock, state_folder, longest)
+            self._runner = Asker(host.clock, unit_socket, longest)
         self._scheduler: Any = None
-        self._looked = 0.0
         self._last_training: Training | None = None
         self._nobody = account_of(None).uid
         if settings.schedule not in (OFF, Stress.schedule):
@@ -152,6 +133,10 @@ class Nightly:
             return {}
         return runs
 
+    def keep(self, result: StressResult) -> None:
+        """Take a run that was started by hand; from any thread."""
+        self._news.put(result)
+
     def readings(self) -> Iterable[Reading]:
         return stress_metrics.readings(self.runs())
 
@@ -166,9 +151,6 @@ class Nightly:
             self._scheduler.wakeup()  # it sleeps by the monotonic clock, which was stopped meanwhile
         if self._host.live:
             self._remember(snapshot)
-        if snapshot.mono - self._looked >= INBOX_SECONDS:
-            self._looked = snapshot.mono
-            self._take_inbox()
 
     def _remember(self, snapshot: Snapshot) -> None:
         """Remember the newest training, see ``find_python``; our own worker may look like one."""
@@ -267,35 +249,6 @@ class Nightly:
                 busy.append(sample.uuid)
                 log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
             if result.verdict != "skipped" or last_try:
-                self._news.put(result)
+                self.keep(result)
         if busy and not self._runner.stop.is_set():
             self._later(self._settings.retry_minutes * 60, attempt + 1, busy)
-
-    def _take_inbox(self) -> None:
-        """Take over runs that were started by hand while this daemon owned the database.
-
-        A file stays until its run is in the database: if this process is killed before, the next one takes it over.
-        """
-        try:
-            with safe_files.Folder(inbox(self._folder)) as folder:
-                if names := sorted(name for name in folder.names(_MAX_WAITING) if name.endswith(".json")):
-                    self._take(folder, names)
-        except OSError as error:
-            log.debug("no earlier results are imported: %s", error)
-
-    def _take(self, folder: safe_files.Folder, names: Sequence[str]) -> None:
-        taken, stored = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
-        for name in names:
-            try:
-                run = stress_from_json(safe_files.parsed(folder.contents(name, MAX_ANSWER_BYTES)))
-            except (OSError, ValueError) as error:
-                log.warning("%s is no stress run: %s", folder.path / name, error)
-            else:
-                if (run.wall, run.uuid) not in stored | taken:
-                    self._news.put(run)
-                if (run.wall, run.uuid) not in stored:
-                    continue
-            try:
-                folder.remove(name)
-            except OSError as error:  # a disk that has become read-only must not end the ticks
-                log.warning("cannot remove %s: %s", folder.path / name, error.strerror)

@@ -1,39 +1,35 @@
-"""Stress runs in a separate unit: the daemon leaves a request file, wslgpud-stress.path starts the unit.
+"""Stress runs in a unit of their own: systemd listens on a socket, and starts the unit for a connection.
 
 The daemon is small, protected from the OOM killer, and may neither start services nor switch users; torch is a big
-program in a user's home folder. The two share only two files in the state folder: the request, which systemd watches
-for, and the answer.
+program in a user's home folder. A connection carries a request, one line, and the answer, up to its end. Only the
+socket's owner may connect, the daemon, whose word decides only which card is tested, and how.
 """
 
 from __future__ import annotations
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from wslgpud.host import Clock
-from wslgpud.model import GpuSample, StressResult
+from wslgpud.model import GpuSample, StressResult, StressVerdict
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import message
-from wslgpud.store.records import stress_from_json, stress_to_json
+from wslgpud.security.shapes import MalformedError, message, of, record, uint
+from wslgpud.store.records import MAX_RESULT_BYTES, stress_from_json, stress_to_json
 from wslgpud.stress.worker_job import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
-#: "yes" where the unit is available; set by wslgpud.service
-VARIABLE = "WSLGPUD_STRESS_UNIT"
-REQUEST, ANSWER = "stress-request.json", "stress-answer.json"
-#: The other side is another user, not trusted with links, pipes or endless files.
-MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 4096, 16 << 20
+#: names the socket where there is one; set by wslgpud.service
+VARIABLE = "WSLGPUD_STRESS_SOCKET"
+MAX_REQUEST_BYTES = 4096
 #: time for systemd to start the unit, Python and NVML, and to stop them
 AROUND_SECONDS = 120.0
 LOOK_SECONDS = 0.5
-
-
-class NoRequestError(MessageError):
-    """There is no request, or it is malformed."""
+_REQUEST = record({"gpu": uint, "mode": of(str, MODES.__contains__)})
 
 
 @dataclass
@@ -41,68 +37,70 @@ class Asker:
     """The daemon's side; used like ``stress_run.Runner``."""
 
     clock: Clock
-    folder: Path
+    path: str
     patience_seconds: float  # for one whole run
     # Ends the wait; the run itself is ended by systemd, which stops the unit with the daemon (PartOf=).
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self, sample: GpuSample, mode: Mode) -> StressResult:
-        asked_wall, asked = self.clock.wall(), self.clock.mono()
+        asked_wall = self.clock.wall()
 
-        def without(verdict: Any, reason: MessageLike) -> StressResult:
+        def without(verdict: StressVerdict, reason: MessageLike) -> StressResult:
             return StressResult(asked_wall, sample.uuid, sample.index, sample.name, verdict, reason)
 
         try:
-            (self.folder / ANSWER).unlink(missing_ok=True)
-            _put(self.folder / REQUEST, {"gpu": sample.index, "mode": mode})
-            while self.clock.mono() - asked < self.patience_seconds and not self.stop.wait(LOOK_SECONDS):
-                if (result := self._answer()) is not None:
-                    return result
-            (self.folder / REQUEST).unlink(missing_ok=True)
+            answer = self._exchange({"gpu": sample.index, "mode": mode})
+            if self.stop.is_set():
+                return without("left", say("wslgpud is shutting down"))
+            if answer:
+                return _result(answer)
         except (OSError, ValueError, MessageError) as error:
-            return without("failed", say("cannot ask wslgpud-stress.service: {why}", why=cause(error)))
-        if self.stop.is_set():
-            return without("left", say("wslgpud is shutting down"))
-        silent = say(
-            "wslgpud-stress.service gave no answer within {patience_seconds}: see"
-            " systemctl status wslgpud-stress.path, and journalctl -u wslgpud-stress",
-            patience_seconds=self.patience_seconds,
-        )
-        return without("failed", silent)
+            return without("failed", say("cannot ask wslgpud-stress.socket: {why}", why=cause(error)))
+        return without("failed", say("the unit of the test gave no answer: see journalctl -u 'wslgpud-stress@*'"))
 
-    def _answer(self) -> StressResult | None:
-        file = self.folder / ANSWER
-        try:
-            document = safe_files.parsed(safe_files.contents(file, MAX_ANSWER_BYTES))
-        except FileNotFoundError:
-            return None
-        file.unlink()
-        if "fault" in document:
-            if not message(document["fault"]):
-                raise ValueError(f"{file.name} holds no answer")
-            raise MessageError(from_json(document["fault"]))
-        return stress_from_json(document)
+    def _exchange(self, request: dict[str, object]) -> bytes:
+        """Return the answer; empty without a complete one in time."""
+        asked, answer = self.clock.mono(), b""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LOOK_SECONDS)
+            connection.connect(self.path)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            while self.clock.mono() - asked < self.patience_seconds and not self.stop.is_set():
+                with suppress(TimeoutError):
+                    if not (part := connection.recv(1 << 16)):
+                        return answer
+                    answer += part
+                if len(answer) > MAX_RESULT_BYTES:
+                    raise MalformedError("the answer is too large")
+        return b""
 
 
-def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
-    """The unit's side: do the requested run, and leave the answer. Raises NoRequestError: there is no request."""
-    file = folder / REQUEST
+def _result(answer: bytes) -> StressResult:
+    document = safe_files.parsed(answer)
+    if "fault" in document:
+        if not message(document["fault"]):
+            raise MalformedError("that is no answer")
+        raise MessageError(from_json(document["fault"]))
+    return stress_from_json(document)
+
+
+def answer(run: Callable[[int, Mode], StressResult]) -> None:
+    """The unit's side, whose standard input and output are the connection: do the run that is asked for.
+
+    Raises MessageError: nothing is.
+    """
     try:
-        document = safe_files.parsed(safe_files.contents(file, MAX_REQUEST_BYTES))
-        gpu, mode = int(document["gpu"]), document["mode"]
-        file.unlink()  # while it exists, systemd starts us again
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise NoRequestError("{file} holds no request: {why}", file=str(file), why=cause(error)) from error
-    if mode not in MODES:
-        raise NoRequestError("{file}: there is no mode {mode}", file=str(file), mode=repr(mode))
-    try:
-        result = run(gpu, mode)
+        gpu, mode = _request(sys.stdin.buffer.readline(MAX_REQUEST_BYTES))
+        document = stress_to_json(run(gpu, mode))
     except Exception as error:
-        _put(folder / ANSWER, {"fault": to_json(cause(error))})
+        sys.stdout.write(json.dumps({"fault": to_json(cause(error))}))
         raise
-    _put(folder / ANSWER, stress_to_json(result))
-    return result
+    sys.stdout.write(json.dumps(document))
 
 
-def _put(file: Path, document: dict[str, Any]) -> None:
-    safe_files.put(file, json.dumps(document), mode=0o644)  # the two sides are different users
+def _request(line: bytes) -> tuple[int, Mode]:
+    with suppress(ValueError):
+        document = safe_files.parsed(line)
+        if _REQUEST(document):
+            return document["gpu"], document["mode"]
+    raise MessageError(say("this is no request for a stress run"))
