@@ -106,7 +106,7 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
         assert all(isinstance(number, int) for number in found.acknowledged)
 
     @relaxed
-    @given(documents("boot_id", "last", "held", "processes", "cgroup"))
+    @given(documents("boot_id", "last", "held"))
     @example(DEEP)
     def test_what_is_paused(self, text: str) -> None:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -116,7 +116,7 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
                 last, held = HeldJobsFile(Path(folder)).read()
                 assert isinstance(last, int)
                 for grip in held.values():
-                    assert all(isinstance(number, int) for one in grip.members for number in one)
+                    assert all(isinstance(number, int) for one in grip for number in one)
 
     @relaxed
     @given(documents("boot", "pid"))

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.alerts.test_manager import Life
 from wslgpud.alerts.messages import outcome, text_now
 from wslgpud.alerts.rules import BRAKE
-from wslgpud.brake.paused_job import resumed_by_restart
+from wslgpud.brake.paused_job import OUTCOMES
+from wslgpud.brake.paused_job import row as brake_row
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.verdict import Verdict, decide
 from wslgpud.words import say
@@ -139,7 +140,8 @@ def test_after_a_restart_the_resumption_is_announced(tmp_path: Path) -> None:
     (left,) = life.manager.left_open
     assert left.paused is not None
 
-    life.manager.report(resumed_by_restart(left.resource, life.clock.wall(), life.clock.mono()))
+    outcome = {"outcome": OUTCOMES["restart"]}
+    life.manager.report(brake_row(left.resource, life.clock.wall(), life.clock.mono(), (), outcome))
     life.memory(3, Level.OK, Level.OK, left=60)
     (one,) = life.manager.standing()
     assert one.incident.paused is None

@@ -65,7 +65,7 @@ class Machine:
         self.fails: OSError | None = None
         (root / "proc").mkdir()
         self.show()
-        monkeypatch.setattr(return_cache, "reclaim_file", lambda: "/cgroup/memory.reclaim")
+        monkeypatch.setattr(return_cache, "reclaim_file", lambda _: "/cgroup/memory.reclaim")
         self.returner = CacheReturner(Host(root), self.write)
 
     def show(self) -> None:
@@ -138,7 +138,7 @@ def test_a_kernel_with_less_to_reclaim_ends_the_attempt(machine: Machine) -> Non
 
 
 def test_without_memory_reclaim_root_drops_all_clean_cache(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(return_cache, "reclaim_file", lambda: "")
+    monkeypatch.setattr(return_cache, "reclaim_file", lambda _: "")
     (event,) = machine.does(seen(3.68, 30))
 
     assert machine.written == ["/proc/sys/vm/drop_caches 1"]

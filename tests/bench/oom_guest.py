@@ -224,10 +224,7 @@ class Actor:
         with suppress(OSError, ValueError):
             pids = {int(pid) for pid in (self.folder / "cgroup.procs").read_text().split()}
         self.pids |= pids
-        stopped = any(state(pid) in "Tt" for pid in pids)
-        with suppress(OSError):
-            stopped = stopped or "frozen 1" in (self.folder / "cgroup.events").read_text()
-        self.is_paused = stopped and self.ended is None
+        self.is_paused = self.ended is None and any(state(pid) in "Tt" for pid in pids)
         self.was_paused |= self.is_paused
         self.paused_seconds += passed * self.is_paused
 

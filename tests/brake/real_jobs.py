@@ -8,11 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-import pytest
-
-from wslgpud.brake import freezer
 from wslgpud.brake.culprit import Job
 from wslgpud.brake.process_scan import ProcessListing, scan
 from wslgpud.brake.process_tree import ProcessTree
@@ -69,28 +65,3 @@ def below(pid: int) -> list[ExactProcess]:
 def states(pid: int) -> set[str]:
     """Return the states of a process and its descendants, without those that have exited."""
     return {state_of(one) for one in below(pid)} - {""}
-
-
-@contextmanager
-def cgroup(name: str) -> Iterator[Path]:
-    """Create a cgroup (v2) for a test, or skip the test."""
-    top = freezer.mount_point()
-    folder = Path(top) / f"wslgpud-{name}-{os.getpid()}"
-    try:
-        if not top:
-            raise FileNotFoundError("no cgroups of version 2")
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"needs root, to create a cgroup: {error}")
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):
-            freezer.set_frozen(str(folder), frozen=False)
-        for pid in map(int, (folder / "cgroup.procs").read_text().split()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        from tests.support.daemons import eventually
-
-        eventually(lambda: not (folder / "cgroup.procs").read_text(), "an empty cgroup")
-        folder.rmdir()

@@ -16,7 +16,7 @@ from tests.alerts.ticks import START, tick
 from tests.brake.real_jobs import US, below, python, running, states
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.brake import brake as at_work
-from wslgpud.brake import pauser, watchdog
+from wslgpud.brake import pauser, process_scan, watchdog
 from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.process_scan import ProcessListing
@@ -24,6 +24,7 @@ from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Snapshot, Transition
+from wslgpud.sources.cgroups import CgroupTree
 from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -69,14 +70,12 @@ class Stage:
         self.left = 500 * MIB
         if self.brake._history._scans:  # empty if RAM is not guarded
             self.brake._history._scans[-1].left_bytes["ram"] = 600 * MIB  # type: ignore[index]
-            self.shortage_began(600 * MIB)
+            self.shortage_begins()
         return self.tick(self.ram(Level.CRITICAL), seconds=3.0)
 
-    def shortage_began(self, left_bytes: int) -> None:
+    def shortage_begins(self) -> None:
         """Have all that went before be of no account."""
-        since = self.brake._reach._since
-        if since is not None:
-            self.brake._reach._since = since._replace(left_bytes=left_bytes, beyond_bytes=0)
+        self.brake._history._began = None
 
     def value(self, name: str, *labels: str) -> float | None:
         found = {(r.spec.name, r.labels): r.value for r in self.brake.readings()}
@@ -93,8 +92,8 @@ def take(job: subprocess.Popen[str], mib: int) -> None:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     everybody = at_work.scan
 
-    def ours(host: Host, *, cgroups: bool = False) -> ProcessListing:
-        found = everybody(host, cgroups=cgroups)
+    def ours(host: Host) -> ProcessListing:
+        found = everybody(host)
         mine = {os.getpid()}
         for _ in range(10):
             mine |= {one.pid for one in found.processes if one.parent in mine}
@@ -304,9 +303,9 @@ def test_a_namesake_that_stopped_growing_is_left_alone(stage, job, loaded_mib) -
 
     with running(*python(GROWS), stdin=subprocess.PIPE) as earlier:
         stage.tick(ram(Level.WARNING, 250 + loaded_mib))
-        stage.shortage_began((250 + loaded_mib) * MIB)
         take(earlier, loaded_mib)
         stage.tick(ram(Level.WARNING, 250), seconds=4.0)
+        stage.shortage_begins()
         take(job, 100)
         assert len(stage.tick(ram(Level.CRITICAL, 150), seconds=4.0)) == 1
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
@@ -318,35 +317,37 @@ def fill_tmpfs(
     stage: Stage, group_of: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, *left_mib: int
 ) -> list[list[Transition]]:
     """Let a cgroup fill files in RAM until so much is left, ten times per second; return each tick's rows."""
-    scan = at_work.scan
+    scan, top = at_work.scan, stage.folder / "cgroups"
+    tree = CgroupTree(str(top), 2)
 
-    def in_a_scope(host: Host, *, cgroups: bool = False) -> ProcessListing:
-        found = scan(host, cgroups=cgroups)
+    def in_a_scope(host: Host) -> ProcessListing:
+        found = scan(host)
         return found._replace(processes=tuple(p._replace(cgroup=group_of(p.pid)) for p in found.processes))
 
     def sample(left_mib: int) -> list[Transition]:
-        charged = {"/job.scope": 4 * GIB - left_mib * MIB, "/other": GIB}
-        monkeypatch.setattr(at_work.tmpfs, "shmem_bytes", lambda cgroups: {path: charged[path] for path in cgroups})
+        (top / "job.scope/memory.stat").write_text(f"shmem {4 * GIB - left_mib * MIB}\n")
         return stage.tick(stage.ram(Level.CRITICAL, headroom_bytes=left_mib * MIB), seconds=0.1)
 
+    (top / "job.scope").mkdir(parents=True)
     monkeypatch.setattr(at_work, "scan", in_a_scope)
+    monkeypatch.setattr(process_scan, "find_tree", lambda _: tree)
     first = sample(left_mib[0])
-    stage.shortage_began(left_mib[0] * MIB)
+    stage.shortage_begins()
     return [first, *(sample(left) for left in left_mib[1:])]
 
 
 def test_a_job_filling_files_in_ram_is_paused_by_its_cgroup(stage, job, monkeypatch) -> None:
-    rows = fill_tmpfs(stage, lambda pid: "/job.scope" if pid == job.pid else "/other", monkeypatch, 900, 700, 600, 500)
+    rows = fill_tmpfs(stage, lambda pid: "/job.scope" if pid == job.pid else "/other", monkeypatch, 900, 700, 600)
 
-    assert [len(row) for row in rows] == [0, 0, 1, 0]
+    assert [len(row) for row in rows] == [0, 1, 0]
     (paused,) = stage.brake.document()
-    assert (paused["pids"], paused["needed_bytes"]) == ([job.pid], 600 * MIB + 4 * GIB), "it takes a GiB per second"
+    assert (paused["pids"], paused["needed_bytes"]) == ([job.pid], 700 * MIB + 4 * GIB), "it takes 2 GiB per second"
 
 
 def test_ram_files_of_a_protected_cgroup_are_reported_once(stage, job, monkeypatch, caplog) -> None:
     assert fill_tmpfs(stage, lambda _: "/job.scope", monkeypatch, 900, 700, 600, 500) == [[], [], [], []]
 
-    assert caplog.messages[1:] == [
+    assert caplog.messages == [
         "ram is about to run out, but no job was paused: the program that grew is one that is never paused"
     ]
     assert stage.value("brake_spared", "protected") == 1
@@ -355,9 +356,9 @@ def test_ram_files_of_a_protected_cgroup_are_reported_once(stage, job, monkeypat
 def test_a_full_cgroup_pauses_its_own_job_not_a_larger_neighbour(stage, job, monkeypatch) -> None:
     scan = at_work.scan
 
-    def in_groups(host: Host, *, cgroups: bool = False) -> ProcessListing:
-        found = scan(host, cgroups=cgroups)
-        groups = {job.pid: "/jobs/a"} if cgroups else {}
+    def in_groups(host: Host) -> ProcessListing:
+        found = scan(host)
+        groups = {job.pid: "/jobs/a"}
         return found._replace(
             processes=tuple(p._replace(cgroup=groups.get(p.pid, "/jobs/ab")) for p in found.processes)
         )
@@ -498,8 +499,8 @@ def test_no_job_is_paused_on_a_card_where_nobody_grew(stage, job, caplog) -> Non
 def test_other_users_claims_cannot_hide_a_job_that_reports_vram(stage, job, monkeypatch) -> None:
     scan, other = at_work.scan, os.getpid()
 
-    def with_another_user(host: Host, *, cgroups: bool = False) -> ProcessListing:
-        found = scan(host, cgroups=cgroups)
+    def with_another_user(host: Host) -> ProcessListing:
+        found = scan(host)
         return found._replace(processes=tuple(p._replace(uid=US + 1) if p.pid == other else p for p in found.processes))
 
     def at(mib: int, left_mib: int, level: Level) -> list[Transition]:

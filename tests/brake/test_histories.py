@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.brake.trees import ALICE, GIB, MIB, pids, program
-from wslgpud.brake.culprit import Job
-from wslgpud.brake.growth_history import GrowthHistory
-from wslgpud.brake.vram_history import VramHistory
+from wslgpud.brake.culprit import Job, filling_job
+from wslgpud.brake.growth_history import CardHistory, GrowthHistory, ResourceUse
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level
 
 RAM = Forecast("ram", Level.OK, 8 * GIB, 16 * GIB)
@@ -30,7 +29,7 @@ CARD = Forecast("gpu0", Level.CRITICAL, 300 * MIB, 16 * GIB)
     ids=["half free", "more than half used", "shrinking", "shrinking and used", "a cgroup", "size not known", "a card"],
 )
 def test_processes_are_scanned_more_often_as_memory_runs_out(forecast, seconds) -> None:
-    history, now = GrowthHistory(), {forecast.resource: forecast}
+    history, now = GrowthHistory({ALICE}), {forecast.resource: forecast}
     assert history.is_due(100.0, now) is (seconds is not None)
     history.add(100.0, (), now)
 
@@ -43,46 +42,67 @@ def test_processes_are_scanned_more_often_as_memory_runs_out(forecast, seconds) 
     ("window_seconds", "since"), [(None, 97.0), (1.0, 97.0), (3.1, 90.0), (20.0, 80.0), (60.0, 40.0), (200.0, 40.0)]
 )
 def test_growth_is_measured_over_the_window_of_the_forecast(window_seconds, since) -> None:
-    history = GrowthHistory()
+    history = GrowthHistory({ALICE})
     for t in (20.0, 40.0, 80.0, 90.0, 97.0, 98.0):
         history.add(t, (), {"ram": RAM})
     forecast = replace(RAM, window_seconds=window_seconds)
 
-    assert history.before(100.0, forecast).t == since
-    assert history.before(100.0, forecast, 3.0).t == 97.0
-    assert history.before(10_000.0, forecast).t == 98.0
-    assert history.before(100.0, CARD) is None
+    def before(t: float) -> float:
+        held = history.measured(t, forecast, ())
+        assert isinstance(held, ResourceUse)
+        return held.before.t
+
+    assert before(100.0) == since
+    assert before(10_000.0) == 98.0
+    assert before(98.0) <= 90.0, "a scan is not compared with itself"
+    assert history.measured(100.0, CARD, ()) is None
 
 
 def test_growth_older_than_any_scan_is_measured_from_the_first() -> None:
-    history = GrowthHistory()
+    history = GrowthHistory({ALICE})
     history.add(96.0, (), {"ram": RAM})
     history.add(98.0, (program(20, 1, "python", GIB, shared_bytes=MIB),), {"ram": RAM, "gpu0": CARD})
 
-    assert history.before(100.0, replace(RAM, window_seconds=30.0)).t == 96.0
-    first = history.before(100.0, CARD)
+    assert history.measured(100.0, replace(RAM, window_seconds=30.0), ()).before.t == 96.0
+    first = history.measured(100.0, CARD, ()).before
     assert (first.t, first.own_bytes, first.with_shared_bytes) == (98.0, {(20, 200): GIB}, {(20, 200): GIB + MIB})
     assert first.left_bytes == {"ram": 8 * GIB, "gpu0": 300 * MIB}
 
 
-def card(left_mib: int, **mib: int | None) -> tuple[GpuSample, dict[str, Forecast]]:
+@pytest.mark.parametrize(("pause", "left_gib", "began"), [(10, 7, 10), (10, 9, 9), (61, 7, 7)])
+def test_a_shortage_begins_at_the_last_scan_with_half_left(pause: int, left_gib: int, began: int) -> None:
+    """A minute without a scan means that all was calm."""
+    history = GrowthHistory({ALICE})
+    own, theirs = program(20, 1, "python"), program(21, 1, "python", uid=1001)
+    for t, left in ((100.0, 10), (100.0 + pause, left_gib)):
+        history.add(t, (own, theirs), {"ram": replace(RAM, headroom_bytes=left * GIB)})
+    held = history.measured(300.0, RAM, ())
+
+    assert held.began == (began * GIB, [own])
+
+
+def card(left_mib: int, **mib: int | None) -> tuple[GpuSample, Forecast]:
     """Return a card and its forecast; the names of ``mib`` are pids after a letter."""
     listed = tuple(
         GpuProcess(int(name[1:]), "python", None if used is None else used * MIB) for name, used in mib.items()
     )
-    return GpuSample(0, "GPU-1", "card", processes=listed), {"gpu0": replace(CARD, headroom_bytes=left_mib * MIB)}
+    return GpuSample(0, "GPU-1", "card", processes=listed), replace(CARD, headroom_bytes=left_mib * MIB)
 
 
 TRAIN, JULIA = program(20, 1, "python"), program(21, 1, "julia")
 
 
-def found_on(samples: dict[float, tuple[GpuSample, dict[str, Forecast]]], window_seconds: float) -> object:
+def job_on(history: CardHistory, t: float, forecast: Forecast) -> object:
+    held = history.measured(t, forecast, [TRAIN, JULIA])
+    return held and filling_job(held, {ALICE}, ())
+
+
+def found_on(samples: dict[float, tuple[GpuSample, Forecast]], window_seconds: float) -> object:
     """Return the pids of the job that fills the card, its growth in MiB and in which time, or why there is none."""
-    history = VramHistory()
+    history = CardHistory({ALICE})
     for t, (gpu, now) in samples.items():
-        history.add(t, [gpu], now)
-    forecast = replace(now["gpu0"], window_seconds=window_seconds)
-    job = history.growing_job(forecast, [TRAIN, JULIA], {ALICE}, ())
+        history.add(t, gpu, now)
+    job = job_on(history, t, replace(now, window_seconds=window_seconds))
     if not isinstance(job, Job):
         return job
     assert {one.key for one in (*job.members, *job.roots)} <= {TRAIN.key, JULIA.key}
@@ -118,7 +138,7 @@ def test_a_card_that_lost_little_is_judged_over_the_longest_time() -> None:
 
 
 def test_what_was_not_measured_before_has_not_grown() -> None:
-    def windows(left_mib: int, known: bool, **mib: int) -> tuple[GpuSample, dict[str, Forecast]]:
+    def windows(left_mib: int, known: bool, **mib: int) -> tuple[GpuSample, Forecast]:
         gpu, now = card(left_mib, **mib)
         return replace(gpu, demoted_bytes=0 if known else None), now
 
@@ -130,16 +150,17 @@ def test_what_was_not_measured_before_has_not_grown() -> None:
 
 
 def test_after_a_pause_growth_on_a_card_is_measured_anew() -> None:
-    history = VramHistory()
+    history = CardHistory({ALICE})
     for t, (gpu, now) in {90.0: card(8000, p20=100), 100.0: card(300, p20=7800)}.items():
-        history.add(t, [gpu], now)
-    history.clear("gpu7")
-    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is not None
-    history.clear("gpu0")
-    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is None
-    history.add(104.0, [card(200, p20=7900)[0]], {"gpu0": replace(CARD, headroom_bytes=200 * MIB)})
+        history.add(t, gpu, now)
+    assert job_on(history, 100.0, CARD) is not None
+    history.clear()
+    assert job_on(history, 100.0, CARD) is None
+    later = replace(CARD, headroom_bytes=200 * MIB)
+    history.add(104.0, card(200, p20=7900)[0], later)
 
-    found = history.growing_job(CARD, [TRAIN], {ALICE}, ())
+    found = job_on(history, 104.0, later)
+    assert isinstance(found, Job)
     assert (pids(found), found.growth_bytes) == ({20}, 100 * MIB)
 
 
@@ -162,10 +183,8 @@ def test_a_recent_loss_within_noise_is_judged_over_a_longer_time() -> None:
 
 
 def test_one_sample_of_a_card_is_kept_each_second() -> None:
-    history, (gpu, now) = VramHistory(), card(300, p20=None)
+    history, (gpu, now) = CardHistory({ALICE}), card(300, p20=None)
     for tenth in range(1000, 1050):
-        history.add(tenth / 10, [gpu], now)
-    assert [held.t for held in history._kept["gpu0"]] == [100.0, 101.0, 102.0, 103.0, 104.0]
+        history.add(tenth / 10, gpu, now)
 
-    history.add(105.0, [], {"gpu0": CARD})
-    assert history.growing_job(CARD, [TRAIN], {ALICE}, ()) is None
+    assert [held.t for held in history._samples] == [100.0, 101.0, 102.0, 103.0, 104.0]

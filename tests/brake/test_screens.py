@@ -13,7 +13,6 @@ from tests.alerts.test_manager import Life
 from tests.alerts.test_paused_jobs import WHO, story
 from tests.alerts.ticks import tick
 from tests.support.screens import print_status
-from wslgpud.brake.held_jobs import HeldJob
 from wslgpud.brake.paused_job import PausedJob
 from wslgpud.brake.policy import PauseState
 from wslgpud.cli.brake import lines
@@ -31,7 +30,7 @@ def job(life: Life, count: int = 1) -> PausedJob:
     processes = tuple(ExactProcess(7 + n, 70, 1000) for n in range(count))
     state = PauseState(life.clock.mono(), 40 * MIB, 1000 * MIB)
     left = Forecast("ram", Level.CRITICAL, 40 * MIB, 1000 * MIB)
-    return PausedJob(1, "ram", WHO, life.clock.wall(), 600 * MIB, 90.0, (7, 70), HeldJob(processes), state, left)
+    return PausedJob(1, "ram", WHO, life.clock.wall(), 600 * MIB, 90.0, (7, 70), processes, state, left)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brake.real_jobs import IDLE, US, below, cgroup, python, running, states
+from tests.brake.real_jobs import IDLE, US, below, python, running, states
 from tests.support.daemons import eventually
-from wslgpud.brake import freezer, held_jobs, watchdog
+from wslgpud.brake import held_jobs, watchdog
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.security.exact_signals import ExactProcess
@@ -23,38 +23,28 @@ ROOT = Path(__file__).parents[2]
 #: a daemon that pauses a job and then sleeps for ever
 HOLDER = """
 import json, signal, sys
-from wslgpud.brake import freezer, held_jobs
+from wslgpud.brake import held_jobs
 from wslgpud.brake.watchdog import Watchdog
 dog = Watchdog()
 held = held_jobs.from_json(json.loads(sys.argv[1]))
 assert dog.update([held])
-if held.cgroup: freezer.set_frozen(held.cgroup, frozen=True)
-else: assert held_jobs.stop(held.processes) == {}
+assert held_jobs.stop(held) == {}
 print("ready", flush=True)
 signal.pause()
 """
 
 
 def holder(held: HeldJob) -> tuple[str, ...]:
-    return sys.executable, "-c", HOLDER, json.dumps(held_jobs.to_json(held))
+    return sys.executable, "-c", HOLDER, json.dumps(held)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_a_job_is_resumed_when_the_daemon_is_killed(number: signal.Signals) -> None:
     with running(*python(IDLE)) as job:
-        with running(*holder(HeldJob(tuple(below(job.pid)))), cwd=ROOT) as daemon:
+        with running(*holder(tuple(below(job.pid))), cwd=ROOT) as daemon:
             eventually(lambda: states(job.pid) == {"T"}, "the stop")
             daemon.send_signal(number)
         eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
-
-
-def test_a_frozen_cgroup_is_thawed_when_the_daemon_is_killed() -> None:
-    with cgroup("dog") as folder, running(*python(IDLE)) as job:
-        (folder / "cgroup.procs").write_text(str(job.pid))
-        with running(*holder(HeldJob(tuple(below(job.pid)), str(folder))), cwd=ROOT) as daemon:
-            eventually(lambda: freezer.is_frozen(str(folder)) is True, "the freeze")
-            daemon.kill()
-        eventually(lambda: freezer.is_frozen(str(folder)) is False, "the thaw")
 
 
 @pytest.mark.parametrize("how", ["stopped", "silent but for an earlier list"])
@@ -63,9 +53,9 @@ def test_a_job_is_resumed_when_the_daemon_gives_no_sign_of_life(how: str, monkey
     monkeypatch.setattr(watchdog, "SILENCE_SECONDS", 0.2)
     (to_child, ours), (confirmed, theirs) = os.pipe(), os.pipe()
     with running(*python(IDLE)) as job:
-        held = HeldJob(tuple(below(job.pid)))
-        line = json.dumps([held_jobs.to_json(held)]).encode() + b"\n"
-        assert held_jobs.stop(held.processes) == {}
+        held = tuple(below(job.pid))
+        line = json.dumps([held]).encode() + b"\n"
+        assert held_jobs.stop(held) == {}
         with os.fdopen(to_child, "rb") as updates, os.fdopen(theirs, "wb") as answers:
             child = threading.Thread(target=watchdog.watch, args=(updates, answers))
             child.start()
@@ -93,7 +83,7 @@ def test_signals_sent_to_the_whole_unit_do_not_end_the_watchdog() -> None:
 def test_a_job_resumed_earlier_is_not_resumed_again_at_the_end() -> None:
     with running(*python(IDLE)) as job:
         dog = Watchdog()
-        own = HeldJob(tuple(below(job.pid)))
+        own = tuple(below(job.pid))
         assert dog.update([own])
         assert dog.update([])
         os.kill(job.pid, signal.SIGSTOP)
@@ -106,7 +96,7 @@ def test_a_job_resumed_earlier_is_not_resumed_again_at_the_end() -> None:
 def test_the_largest_job_is_confirmed() -> None:
     dog = Watchdog()
     try:
-        assert dog.update([HeldJob(tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MAX_PROCESSES)))])
+        assert dog.update([tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MAX_PROCESSES))])
     finally:
         dog.close()
 
@@ -140,9 +130,7 @@ def test_the_watchdog_imports_next_to_nothing() -> None:
     assert {*done.stdout.split()} == {
         "wslgpud",
         "wslgpud.brake",
-        "wslgpud.brake.freezer",
         "wslgpud.brake.held_jobs",
-        "wslgpud.brake.resident",
         "wslgpud.brake.watchdog",
         "wslgpud.security",
         "wslgpud.security.exact_signals",
@@ -153,10 +141,10 @@ def test_the_watchdog_imports_next_to_nothing() -> None:
 def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> None:
     with running(*python(IDLE)) as job:
         file = HeldJobsFile(tmp_path)
-        held = HeldJob(tuple(below(job.pid)))
+        held = tuple(below(job.pid))
         file.write(7, [(7, held)])
         assert file.read() == (7, {7: held})
-        held_jobs.stop(held.processes)
+        held_jobs.stop(held)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
         assert file.resume_all() == [7]
@@ -175,19 +163,18 @@ BOOT = held_jobs.boot_id()
         "{",
         "[]",
         '{"last": 3}',
-        '{"boot_id": "another", "last": 3, "held": {"3": {"processes": [[1, 1, 0]], "cgroup": ""}}}',
+        '{"boot_id": "another", "last": 3, "held": {"3": [[1, 1, 0]]}}',
         '{"boot_id": "BOOT", "last": 3, "held": [1]}',
-        '{"boot_id": "BOOT", "last": 3, "held": {"3": {"processes": [["x"]], "cgroup": ""}}}',
-        '{"boot_id": "BOOT", "last": 3, "held": {"3": {"processes": [], "cgroup": "/etc"}}}',
-        '{"boot_id": "BOOT", "last": 3, "held": {"3": {"processes": [], "cgroup": "ROOT"}}}',
-        '{"boot_id": "BOOT", "last": 3, "held": {"3": {"processes": [], "cgroup": "ROOT/../x"}}}',
-        '{"boot_id": "BOOT", "last": 3, "held": {"x": {"processes": [], "cgroup": ""}}}',
+        '{"boot_id": "BOOT", "last": 3, "held": {"3": [["x"]]}}',
+        '{"boot_id": "BOOT", "last": 3, "held": {"3": {"1": 1}}}',
+        '{"boot_id": "BOOT", "last": 3, "held": {"3": "111"}}',
+        '{"boot_id": "BOOT", "last": 3, "held": {"x": []}}',
         '{"boot_id": "BOOT", "last": 1e400, "held": {}}',
         '{"boot_id": "BOOT", "last": 3, "held": ' + "[" * 100_000,
     ],
 )
 def test_a_file_of_another_boot_or_a_hostile_one_resumes_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "held.json").write_text(text.replace("BOOT", BOOT).replace("ROOT", freezer.mount_point()))
+    (tmp_path / "held.json").write_text(text.replace("BOOT", BOOT))
 
     assert HeldJobsFile(tmp_path).read()[1] == {}
     assert HeldJobsFile(tmp_path).resume_all() == []
@@ -195,7 +182,35 @@ def test_a_file_of_another_boot_or_a_hostile_one_resumes_nothing(tmp_path: Path,
 
 def test_the_file_is_not_read_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    HeldJobsFile(tmp_path).write(1, [(1, HeldJob((ExactProcess(1, 1, 0),)))])
+    HeldJobsFile(tmp_path).write(1, [(1, (ExactProcess(1, 1, 0),))])
     (tmp_path / "state/held.json").symlink_to(tmp_path / "held.json")
 
     assert HeldJobsFile(tmp_path / "state").read() == (0, {})
+
+
+LOCKS = """
+import os, resource, sys
+from wslgpud.brake.watchdog import stay_resident
+if "limited" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 << 20, 8 << 20))
+    if os.geteuid() == 0: os.setuid(65534)
+print(stay_resident())
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmLck:")))
+"""
+
+
+def locked(*words: str) -> tuple[str, int]:
+    """Return, from a process of its own, why memory was not locked (or an empty text) and the KiB locked."""
+    done = subprocess.run([sys.executable, "-c", LOCKS, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    why, kib = done.stdout.splitlines()
+    return why, int(kib)
+
+
+def test_memory_is_not_locked_under_a_finite_limit() -> None:
+    assert locked("limited") == ("RLIMIT_MEMLOCK is 8388608, not unlimited", 0)
+
+
+def test_memory_is_locked_without_a_limit() -> None:
+    why, kib = locked()
+
+    assert kib > 1 << 10 if why == "" else why.startswith("RLIMIT_MEMLOCK is ")

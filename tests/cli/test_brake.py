@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.brake.real_jobs import IDLE, below, python, running
 from tests.support.daemons import saying
 from wslgpud import config as configuration
-from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
+from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings
@@ -144,10 +144,10 @@ def test_the_daemon_resumes_and_stops_its_jobs_one_by_one(daemon: Path) -> None:
 
 def test_what_a_daemon_that_died_has_left_paused_is_resumed(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path))
-    gone = HeldJob((ExactProcess(4_190_000, 1, 0),))
+    gone = (ExactProcess(4_190_000, 1, 0),)
     with running(*python(IDLE)) as job:
         os.kill(job.pid, signal.SIGSTOP)
-        HeldJobsFile(tmp_path).write(2, [(1, gone), (2, HeldJob(tuple(below(job.pid))))])
+        HeldJobsFile(tmp_path).write(2, [(1, gone), (2, tuple(below(job.pid)))])
 
         assert run("release", *state).output == "jobs resumed: 1\n"
     assert run("release", *state).output == "no job is paused\n"

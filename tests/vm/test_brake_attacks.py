@@ -184,9 +184,8 @@ def held(started: Service) -> Service:
 
 
 def paused(service: Service) -> bool:
-    """Return whether the training is frozen, or stopped."""
-    frozen = service.machine.read("/sys/fs/cgroup/system.slice/train.service/cgroup.events").decode()
-    return "frozen 1" in frozen or state(service, "train") == "T"
+    """Return whether the training is stopped."""
+    return state(service, "train") == "T"
 
 
 def up_seconds(service: Service) -> float:

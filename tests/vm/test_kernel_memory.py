@@ -52,7 +52,7 @@ returner = CacheReturner(Host())
 before, swapped = returner._cached_bytes(), returner._swapped_pages()
 returner._reclaim(64 << 20)
 print(json.dumps({
-    "file": reclaim_file(),
+    "file": reclaim_file(Host()),
     "freed": before - returner._cached_bytes(),
     "swapped": returner._swapped_pages() - swapped,
 }))

@@ -86,8 +86,7 @@ class Daemon:
     def __enter__(self) -> Self:
         """Open the store, bind the port, prepare the sources. Raises StartError: one of these failed."""
         if self._config.brake.on and self._host.live:
-            from wslgpud.brake.resident import stay_resident
-            from wslgpud.brake.watchdog import Watchdog
+            from wslgpud.brake.watchdog import Watchdog, stay_resident
 
             # Before we drop inheritable capabilities: the watchdog resumes paused jobs if we die.
             self._watchdog = Watchdog()
@@ -230,9 +229,11 @@ class Daemon:
                 log.warning("resuming job %d, which a daemon that died had paused", number)
         for incident in alerts.left_open:
             if incident.paused is not None:
-                from wslgpud.brake.paused_job import resumed_by_restart
+                from wslgpud.brake.paused_job import OUTCOMES, row
 
-                alerts.report(resumed_by_restart(incident.resource, clock.wall(), clock.mono()))
+                # Its job was resumed when the daemon that had paused it ended.
+                outcome = {"outcome": OUTCOMES["restart"]}
+                alerts.report(row(incident.resource, clock.wall(), clock.mono(), (), outcome))
         if self._watchdog is None:
             return None
         from wslgpud.brake.brake import Brake

@@ -19,12 +19,12 @@ from queue import SimpleQueue
 
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.rules import WINDOWS_MEMORY_LOW
-from wslgpud.brake.freezer import reclaim_file
 from wslgpud.host import Host
 from wslgpud.metrics import counter
 from wslgpud.model import Event, Forecast, Level, Reading, Snapshot
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.sources import parse_uint, table, windows
+from wslgpud.sources.cgroups import reclaim_file
 from wslgpud.sources.memory import clean_cache_bytes
 from wslgpud.words import TEMPLATES
 
@@ -113,7 +113,7 @@ class CacheReturner:
         self._news.put(Event("cache_returned", self._host.clock.wall(), text, {"freed_bytes": freed, **left}))
 
     def _reclaim(self, wanted: int) -> None:
-        path, ends = reclaim_file(), self._host.clock.mono() + MAX_SECONDS
+        path, ends = reclaim_file(self._host), self._host.clock.mono() + MAX_SECONDS
         if not path:
             self._write(_DROP_CACHES, "1")
             return

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.brake import brake_metrics as metrics
-from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy, tmpfs
-from wslgpud.brake.culprit import Job
-from wslgpud.brake.growth_history import MIN_SECONDS, Baseline, GrowthHistory, own_tree, shared_tree
+from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
+from wslgpud.brake.culprit import Job, NotPaused
+from wslgpud.brake.growth_history import CardHistory, GrowthHistory
 from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, Command, PausedJob, job_name
-from wslgpud.brake.process_scan import ProcessListing, scan
+from wslgpud.brake.process_scan import ProcessListing, charged, scan
 from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
-from wslgpud.brake.reach import Reach
-from wslgpud.brake.vram_history import VramHistory
 from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, GpuSample, Level, Reading, Snapshot, Transition
-from wslgpud.words import MessageLike, cause, say
+from wslgpud.words import Fact, MessageLike, cause, say
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ RESOURCE_KINDS = ("ram", "gpu", "cgroup")
 #: delay before the next attempt if no other job could be paused: a scan at each of ten samples per second costs too
 #: much; it is cut short once less than this share is left of what was left at the last attempt
 RETRY_SECONDS, RETRY_RATIO = 1.0, 0.9
-#: a watchdog that exited is replaced at most once in this time
+#: a watchdog that exited while no job is paused is replaced at most once in this time
 WATCHDOG_SECONDS = 10.0
 #: interval of checks whether paused jobs are still paused, and of signs of life to the watchdog
 CHECK_SECONDS = 1.0
@@ -86,12 +84,10 @@ class Brake:
         self.commands: deque[tuple[int, Command]] = deque(maxlen=100)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
-        self._history, self._vram = GrowthHistory(), VramHistory()
-        self._reach = Reach(host, self._users)
+        self._history = GrowthHistory(self._users)
+        self._cards: dict[str, CardHistory] = {}
         #: by resource, the last one
         self._spared: dict[str, _Spared] = {}
-        #: time, headroom and files in RAM by cgroup, when growth of processes first did not explain the loss of RAM
-        self._tmpfs: tuple[float, int, Mapping[str, int]] | None = None
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
@@ -102,8 +98,6 @@ class Brake:
         self._exempt: dict[str, set[ProcessKey]] = {}
         self._readings: tuple[Reading, ...] = ()
         self._document: tuple[dict[str, Any], ...] = ()
-        #: earliest time for replacing a watchdog that exited
-        self._next_watchdog_t = -math.inf
         self._sign_t = -math.inf  # when the watchdog last heard of us
         self._publish()
 
@@ -113,32 +107,31 @@ class Brake:
         ``gpus`` include the VRAM that programs report themselves.
         """
         now = {f.resource: f for f in forecasts if policy.resource_kind(f.resource) in self._settings.resources}
-        self._vram.add(snapshot.mono, gpus, now)
-        ending = self._ending()
+        cards = {f"gpu{gpu.index}": gpu for gpu in gpus}
+        self._cards = {name: self._cards.get(name) or CardHistory(self._users) for name in cards.keys() & now}
+        for name, card in self._cards.items():
+            card.add(snapshot.mono, cards[name], now[name])
+        ending = [job for job in self._paused if job.killed_t is not None]
         rows = [*self._review(ending, snapshot, now)]
         for name in {*self._exempt, *self._spared}:
             if name not in now or now[name].level <= Level.INFO:
                 self._exempt.pop(name, None)
                 self._spared.pop(name, None)
-                self._tmpfs = None if name == "ram" else self._tmpfs
         # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
             if policy.should_pause(forecast) and self._may_try(forecast, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
-        self._take_commands()
+        while self.commands:
+            number, command = self.commands.popleft()
+            for job in self._paused:
+                job.command = command if job.number == number else job.command
         rows += self._review([job for job in self._paused if job not in ending], snapshot, now)
         if self._history.is_due(snapshot.mono, now):
-            self._remember(snapshot.mono, scan(self._host).processes, now)
-        else:
-            self._reach.watch(snapshot.mono, now.get("ram"))
-        if self._paused and snapshot.mono - self._sign_t >= CHECK_SECONDS:
+            self._history.add(snapshot.mono, self._scan().processes, now)
+        seconds = CHECK_SECONDS if self._paused else WATCHDOG_SECONDS
+        if (self._paused or not self._watchdog.alive()) and snapshot.mono - self._sign_t >= seconds:
             self._sign_t = snapshot.mono
-            self._watchdog.update([job.held for job in self._paused])  # one that does not answer is replaced below
-        if not self._watchdog.alive() and snapshot.mono >= self._next_watchdog_t:
-            self._next_watchdog_t = snapshot.mono + WATCHDOG_SECONDS
-            self._restart_watchdog()
-            if self._paused:
-                self._register()
+            self._is_watched()
         self._publish()
         return rows
 
@@ -151,11 +144,13 @@ class Brake:
 
     def held_processes(self) -> frozenset[ProcessKey]:
         """Return the paused processes: a signal would take effect only once they are resumed."""
-        return frozenset[ProcessKey]().union(*(job.keys for job in self._paused if job.killed_t is None))
+        return frozenset[ProcessKey]().union(
+            *(held_jobs.keys(job.held) for job in self._paused if job.killed_t is None)
+        )
 
     def is_ending(self) -> bool:
         """Return whether a job was sent SIGTERM and still runs, with as little memory left as when it was paused."""
-        return bool(self._ending())
+        return any(job.killed_t is not None for job in self._paused)
 
     def close(self) -> None:
         """Resume all paused jobs, and stop the watchdog."""
@@ -167,9 +162,6 @@ class Brake:
         self._watchdog.update(())
         self._watchdog.close()
 
-    def _ending(self) -> list[PausedJob]:
-        return [job for job in self._paused if job.killed_t is not None]
-
     # choosing and pausing a job
 
     def _may_try(self, forecast: Forecast, t: float) -> bool:
@@ -178,101 +170,58 @@ class Brake:
         last = self._spared.get(forecast.resource)
         return last is None or t - last.t >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * last.left_bytes
 
+    def _scan(self) -> ProcessListing:
+        seen = scan(self._host)
+        return seen._replace(processes=charged(self._host, seen.processes, self._users))
+
     def _pause(self, snapshot: Snapshot, forecast: Forecast, now: Mapping[str, Forecast]) -> Iterator[Transition]:
-        resource, t, left = forecast.resource, snapshot.mono, forecast.headroom_bytes
-        seen = scan(self._host, cgroups=resource.startswith("cgroup:"))
+        resource, t = forecast.resource, snapshot.mono
+        seen = self._scan()
         choice = self._culprit(seen.processes, forecast, t)
-        why: MessageLike = ""
-        self._remember(t, seen.processes, now)
-        here = any(job.resource == resource for job in self._paused)
-        if choice == "nobody" and resource == "ram" and not here:
-            choice = self._filling(t, left)
+        self._history.add(t, seen.processes, now)
         if choice is None:  # too early to tell; again at the next sample
             return
-        if resource == "ram" and (unfair := self._reach.unfair(choice, seen.processes, left)):
-            choice, why = ("outside" if isinstance(choice, Job) else choice), unfair
+        reason = ""
+        why: MessageLike = ""
         if isinstance(choice, Job):
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
-            left_alone = self._exempt.get(resource, set()).union(*(job.keys for job in self._paused))
-            if any(process.key in left_alone for process in choice.members):
-                self._spared[resource] = _Spared(t, left, "")
-                return
-            why = self._hold(snapshot, forecast, choice, seen)
-            if not why:
-                # Growth from here on is another job's.
-                self._history.clear()
-                self._vram.clear(resource)
-                self._tmpfs = None
-                self._history.add(t, seen.processes, now)
-                yield self._row(snapshot, resource)
-                return
-        elif here:  # a job is paused already; that no other one qualifies is no news
-            self._spared[resource] = _Spared(t, left, "")
-            return
-        reason = choice if isinstance(choice, str) else "refused"
+            left_alone = self._exempt.get(resource, set()).union(*(held_jobs.keys(job.held) for job in self._paused))
+            if left_alone.isdisjoint(process.key for process in choice.members):
+                why = self._hold(snapshot, forecast, choice, seen)
+                if not why:
+                    # Growth from here on is another job's.
+                    self._history.clear()
+                    self._history.add(t, seen.processes, now)
+                    if card := self._cards.get(resource):
+                        card.clear()
+                    yield self._row(snapshot, resource)
+                    return
+                reason = "refused"
+        elif not any(job.resource == resource for job in self._paused):
+            reason = choice
+        # Of a job that is left alone, or if none but those already paused qualifies, there is no news.
         last = self._spared.get(resource)
-        if last is None or last.reason != reason:
+        if reason and (last is None or last.reason != reason):
             self._spared_counts[reason] += 1
             log.warning("%s is about to run out, but no job was paused: %s", resource, why or _REASONS[reason])
-        self._spared[resource] = _Spared(t, left, reason)
+        self._spared[resource] = _Spared(t, forecast.headroom_bytes, reason)
 
-    def _remember(self, t: float, processes: Collection[ScannedProcess], now: Mapping[str, Forecast]) -> None:
-        self._history.add(t, processes, now)
-        self._reach.watch(t, now.get("ram"), processes)
-
-    def _culprit(
-        self, processes: Collection[ScannedProcess], forecast: Forecast, t: float
-    ) -> Job | culprit.NotPaused | None:
-        """Return the job to pause, or why no job is paused; None if there is no earlier scan to compare with."""
+    def _culprit(self, processes: Collection[ScannedProcess], forecast: Forecast, t: float) -> Job | NotPaused | None:
+        """Return the job to pause, or why no job is paused; None if there is nothing earlier to compare with."""
         resource, kind = forecast.resource, policy.resource_kind(forecast.resource)
-        ours = {os.getpid(), self._watchdog.pid}
-        if kind == "gpu":
-            if forecast.who_kind == "guess":
-                if policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
-                    return "unsure"
-                return culprit.job_of_pid(ProcessTree(processes, {}, ours), self._users, forecast.who_pid or 0)
-            return self._vram.growing_job(forecast, processes, self._users, ours)
-        before = self._history.before(t, forecast)
-        if before is None:
-            return None
-        among = None
+        ours, among, loss_ratio = {os.getpid(), self._watchdog.pid}, None, 1.0
+        if kind == "gpu" and forecast.who_kind == "guess":
+            if policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
+                return "unsure"
+            return culprit.job_of_pid(ProcessTree(processes, {}, ours), self._users, forecast.who_pid or 0)
         if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
             among = {process.pid for process in processes if f"{process.cgroup}/".startswith(f"{group}/")}
-
-        swaps = self._host.read_optional("/proc/swaps") if kind == "ram" else ""
-
-        def since(baseline: Baseline, min_bytes: float = 0.0) -> Job | culprit.NotPaused:
-            lost = baseline.left_bytes.get(resource, forecast.headroom_bytes) - forecast.headroom_bytes
-            if lost < min_bytes:
-                return "nobody"
-            lost = culprit.loss_to_explain(lost, swaps)
-            choice = culprit.growing_job(own_tree(processes, baseline, ours), self._users, lost, among)
-            if choice == "nobody":
-                # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
-                choice = culprit.growing_job(shared_tree(processes, baseline, ours), self._users, lost, among)
-            return choice._replace(growth_seconds=t - baseline.t) if isinstance(choice, Job) else choice
-
-        over_all, recent = since(before), self._history.before(t, forecast, MIN_SECONDS)
-        if recent is None or recent.t <= before.t:
-            return over_all
-        grown = shared_tree(processes, recent, ours).growth_bytes
-        still = sum(map(grown, over_all.members)) if isinstance(over_all, Job) else 0
-        return culprit.narrowed(over_all, since(recent, culprit.NOISE_RATIO * forecast.capacity_bytes), still)
-
-    def _filling(self, t: float, left_bytes: int) -> Job | culprit.NotPaused:
-        """Return the job that fills files in RAM; the first call in a row only takes the baseline."""
-        processes = scan(self._host, cgroups=True).processes
-        now = self._reach.pools(processes).job_files
-        if self._tmpfs is None:
-            self._tmpfs = t, left_bytes, now
-        t_before, left_before, before = self._tmpfs
-        grown_cgroup = tmpfs.filling(before, now, left_before - left_bytes)
-        if grown_cgroup is None:
-            return "nobody"
-        tree = ProcessTree(processes, {}, {os.getpid(), self._watchdog.pid})
-        job = culprit.job_of_cgroup(tree, self._users, *grown_cgroup)
-        return job._replace(growth_seconds=t - t_before, files_of=grown_cgroup[0]) if isinstance(job, Job) else job
+        if kind == "ram" and "/dev/zram" in self._host.read_optional("/proc/swaps"):
+            loss_ratio = culprit.ZRAM_LOSS_RATIO
+        history = self._history if kind != "gpu" else self._cards.get(resource)
+        held = history.measured(t, forecast, processes) if history else None
+        return culprit.filling_job(held, self._users, ours, among, loss_ratio) if held else None
 
     def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing) -> MessageLike:
         """Pause a job; return why that failed, or nothing."""
@@ -289,7 +238,7 @@ class Brake:
             sum(process.memory_bytes for process in job.members),
             paused_job.run_seconds(job.members, time.clock_gettime(time.CLOCK_BOOTTIME)),
             job.roots[0].key,
-            HeldJob(()),
+            (),
             policy.PauseState(t, left, forecast.capacity_bytes, rate, repeats),
             forecast,
         )
@@ -300,7 +249,7 @@ class Brake:
             return self._register()
 
         held, problem = pauser.pause(self._host, job, seen, self._users, register)
-        if held is None:
+        if problem:
             self._paused.remove(paused)
             self._register()
             return problem
@@ -308,36 +257,33 @@ class Brake:
         self._pauses += 1
         self._pause_seconds = self._host.clock.mono() - t
         after_ms = 1000 * self._pause_seconds
-        log.warning("paused %s (processes: %d) %.0f ms after the sample", paused.who, len(held.processes), after_ms)
+        log.warning("paused %s (processes: %d) %.0f ms after the sample", paused.who, len(held), after_ms)
         return ""
 
     def _register(self) -> MessageLike:
         """Give the list of paused jobs to the watchdog and the disk; return why that failed, or nothing."""
-        jobs = [(job.number, job.held) for job in self._paused]
-        if not self._watchdog.update(held for _, held in jobs):
-            self._restart_watchdog()
-            if not self._watchdog.update(held for _, held in jobs):
-                return say("the brake's watchdog does not answer")
+        if not self._is_watched():
+            return say("the brake's watchdog does not answer")
         try:
-            self._file.write(self._last_number, jobs)
+            self._file.write(self._last_number, [(job.number, job.held) for job in self._paused])
         except OSError as error:
             return say("{path} cannot be written: {why}", path=str(self._file.path), why=cause(error))
         return ""
 
-    def _restart_watchdog(self) -> None:
-        """Start another watchdog. It has only our remaining capabilities: enough for our own user's jobs."""
+    def _is_watched(self) -> bool:
+        """Return whether the watchdog, or else another one, confirms the list of paused jobs.
+
+        Another one has only our remaining capabilities: enough for our own user's jobs.
+        """
+        held = [job.held for job in self._paused]
+        if self._watchdog.update(held):
+            return True
         log.warning("the brake's watchdog exited; starting another one")
         self._watchdog.close()
         self._watchdog = Watchdog()
+        return self._watchdog.update(held)
 
     # paused jobs
-
-    def _take_commands(self) -> None:
-        while self.commands:
-            number, command = self.commands.popleft()
-            for job in self._paused:
-                if job.number == number:
-                    job.commands.append(command)
 
     def _review(
         self, jobs: Iterable[PausedJob], snapshot: Snapshot, now: Mapping[str, Forecast]
@@ -348,14 +294,14 @@ class Brake:
                 self._paused.remove(job)
                 self._ends[how] += 1
                 if how in ("owner", "time"):
-                    self._exempt.setdefault(job.resource, set()).update(job.keys)
+                    self._exempt.setdefault(job.resource, set()).update(held_jobs.keys(job.held))
                 elif how == "room":
                     self._resumed[job.root] = job.state.repeats, t
                     for oldest in list(self._resumed)[:-_MAX_REMEMBERED]:
                         del self._resumed[oldest]
                 self._register()
                 log.warning("job %d, %s: %s", job.number, job.who, OUTCOMES[how])
-                yield self._row(snapshot, job.resource, job.outcome(how, snapshot.wall), job.forecast)
+                yield self._row(snapshot, job.resource, job.outcome(how, snapshot.wall))
 
     def _advance(self, job: PausedJob, t: float, now: Forecast | None) -> str:
         """Take the next step for a job; return how its pause ended (a key of ``OUTCOMES``), empty while it lasts."""
@@ -370,12 +316,11 @@ class Brake:
                 held_jobs.resume(job.held)  # the user may have resumed only a part of it
                 return "ended" if still is None else "owner"
             job.stood_still = still
-        commands, job.commands = job.commands, []
         minutes, after_hold = self._settings.hold_minutes, self._settings.after_hold
         job.state, step = policy.next_step(job.state, t, left, 60.0 * minutes, after_hold)  # type: ignore[arg-type]  # of these choices
-        if "stop" in commands or step == "stop":
+        if "stop" in (job.command, step):
             return self._end(job, t, left)
-        how = "owner" if "resume" in commands else step
+        how = "owner" if job.command == "resume" else step
         if how != "hold":
             held_jobs.resume(job.held)
             return how
@@ -395,15 +340,9 @@ class Brake:
 
     # reporting
 
-    def _row(
-        self,
-        snapshot: Snapshot,
-        resource: str,
-        outcome: Mapping[str, Any] | None = None,
-        forecast: Forecast | None = None,
-    ) -> Transition:
+    def _row(self, snapshot: Snapshot, resource: str, outcome: Mapping[str, Fact] | None = None) -> Transition:
         here = [job for job in self._paused if job.resource == resource]
-        return paused_job.row(snapshot, resource, here, outcome or {}, forecast)
+        return paused_job.row(resource, snapshot.wall, snapshot.mono, here, outcome)
 
     def _publish(self) -> None:
         # Immutable copies: other threads read them while the jobs change.

@@ -4,15 +4,22 @@ A job is a process and its descendants. The search descends from the top while a
 nearly all of the growth. So a leak is found in its own process, and a build with many short-lived compilers in the
 process that starts them. If the search ends at a program that is never paused, such as a shell, the job is the group of
 its children with the same name.
+
+It is paused only for what it has taken itself. Somebody whose jobs may not be paused can fill memory that no process is
+charged for (a memfd, files in RAM, pipes, socket buffers, objects of the kernel) until next to nothing is left, and
+hold it. Whatever job then grows last, however little and however innocently, accounts for all that was lost lately. So
+it must have taken at least as much as has gone out of the brake's reach since the shortage began.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
+from wslgpud.brake.growth_history import BEGINS_RATIO, Baseline, ResourceUse, ShortageStart
+from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
 
 #: share of the lost headroom that processes must account for; otherwise it went elsewhere, for example into tmpfs
 FOUND_SHARE: Final = 0.5
@@ -24,11 +31,9 @@ JOB_SHARE: Final = 0.7
 #: a worker belongs to the group if it grew by at least this share of the group's average growth; and a job that grew
 #: earlier is still growing if it grew lately by at least this share of the growth of the job that grows now
 GROWING_RATIO: Final = 0.1
-#: losses below this share of the resource are noise
-NOISE_RATIO: Final = 0.012
 #: processes of one job: neither a training nor a build has more
 MAX_MEMBERS: Final = 1024
-#: depth limit: a scan is not atomic, so a reused pid can make its parents form a loop
+#: depth limit of the search
 _DEEPEST: Final = 200
 
 #: why no job is paused; the ``reason`` of ``brake_spared``
@@ -38,15 +43,69 @@ NotPaused = Literal["nobody", "several", "protected", "user", "crowd", "unsure",
 class Job(NamedTuple):
     """The processes to pause, parents before children, and the tops of their subtrees (``roots``).
 
-    ``growth_seconds`` is the time in which they grew by ``growth_bytes``; 0 if unknown. ``files_of`` is their cgroup if
-    they fill files in RAM.
+    ``growth_seconds`` is the time in which they grew by ``growth_bytes``; 0 if unknown.
     """
 
     members: tuple[ScannedProcess, ...]
     growth_bytes: int
     roots: tuple[ScannedProcess, ...]
     growth_seconds: float = 0.0
-    files_of: str = ""
+
+
+def filling_job(
+    held: ResourceUse,
+    users: Collection[int],
+    ours: Collection[int],
+    among: Collection[int] | None = None,
+    loss_ratio: float = 1.0,
+) -> Job | NotPaused:
+    """Return the job that fills a resource, or why no job is paused.
+
+    ``ours`` are the pids of the daemon itself, ``loss_ratio`` is the loss of headroom per byte of growth.
+    """
+    now = held.forecast
+
+    def since(then: Baseline) -> Job | NotPaused:
+        lost = int((then.left_bytes[now.resource] - now.headroom_bytes) / loss_ratio)
+        choice = growing_job(ProcessTree(held.processes, then.own_bytes, ours), users, lost, among)
+        if choice == "nobody":
+            # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
+            choice = growing_job(with_shared(then), users, lost, among)
+        return choice._replace(growth_seconds=held.t - then.t) if isinstance(choice, Job) else choice
+
+    def with_shared(then: Baseline) -> ProcessTree:
+        return ProcessTree((one.with_shared() for one in held.processes), then.with_shared_bytes, ours)
+
+    choice = since(held.before)
+    if held.recent is not held.before:
+        still = sum(map(with_shared(held.recent).growth_bytes, choice.members)) if isinstance(choice, Job) else 0
+        choice = narrowed(choice, since(held.recent), still)
+    if isinstance(choice, Job) and held.began is not None and not is_fair(choice, held, held.began, users, loss_ratio):
+        return "outside"
+    return choice
+
+
+def is_fair(job: Job, held: ResourceUse, began: ShortageStart, users: Collection[int], loss_ratio: float) -> bool:
+    """Return whether a job has taken at least as much as has gone to nobody whose jobs may be paused.
+
+    Of a daemon that starts in the middle of a shortage, all that is out of reach beyond half of the resource counts.
+    """
+    members = {process.key for process in job.members}
+
+    def held_bytes(processes: Iterable[ScannedProcess], among: Collection[ProcessKey] | None = None) -> int:
+        # Every process of a job maps the job's shared memory.
+        own, shared = 0, defaultdict[tuple[int, str], int](int)
+        for one in processes:
+            if one.uid is not None and one.uid in users and (among is None or one.key in among):
+                own += one.memory_bytes
+                shared[one.uid, one.cgroup] = max(shared[one.uid, one.cgroup], one.shared_bytes)
+        return own + sum(shared.values())
+
+    before = held_bytes(began.processes)
+    beyond = max(0, int(BEGINS_RATIO * held.forecast.capacity_bytes) - began.left_bytes - before)
+    lost = (began.left_bytes - held.forecast.headroom_bytes) / loss_ratio
+    taken = held_bytes(held.processes, members) - held_bytes(began.processes, members)
+    return taken >= beyond + lost - (held_bytes(held.processes) - before)
 
 
 def growing_job(
@@ -62,43 +121,44 @@ def growing_job(
     total_growth = sum(growth.values())
     if lost_bytes <= 0 or total_growth < FOUND_SHARE * lost_bytes:
         return "nobody"
-    sums = _sums(tree, growth)
+
+    @functools.cache
+    def grown(process: ScannedProcess) -> int:
+        return sum(growth.get(one.pid, 0) for one in tree.subtree(process))
 
     def enough(ones: Iterable[ScannedProcess]) -> bool:
-        taken = sum(sums[process.pid] for process in ones)
-        return taken >= JOB_SHARE * total_growth and taken >= FOUND_SHARE * lost_bytes
+        return sum(map(grown, ones)) >= max(JOB_SHARE * total_growth, FOUND_SHARE * lost_bytes)
 
     here: ScannedProcess | None = None
     children: Sequence[ScannedProcess] = [
         process for process in tree.by_pid.values() if process.parent not in tree.by_pid
     ]
     for _ in range(_DEEPEST):
-        best = max(children, key=lambda process: sums[process.pid], default=None)
+        best = max(children, key=grown, default=None)
         if best is None or not enough([best]):
             break
         here, children = best, tree.children.get(best.pid, ())
-    if here is not None and tree.may_be_paused(here, users):
-        return _job(tree, [here], users, growth)
-    if here is not None and growth.get(here.pid, 0) >= JOB_SHARE * total_growth:
-        return _why_not(here, users)
+    if here is None:
+        return "several"
+    # Not its children, if it grew itself.
+    passable = not tree.may_be_paused(here, users) and growth.get(here.pid, 0) < JOB_SHARE * total_growth
+    tops = _workers(children, grown) if passable else [here]
+    chosen = [process for process in tops if tree.may_be_paused(process, users)]
+    if not enough(tops):
+        return "several"
+    if not enough(chosen):
+        return _why_not(next(process for process in tops if process not in chosen), users)
+    return _job(tree, chosen, users, growth)
+
+
+def _workers(children: Iterable[ScannedProcess], grown: Callable[[ScannedProcess], int]) -> Sequence[ScannedProcess]:
+    """Return those of one program that grew most together; one that does not grow is no worker of theirs."""
     by_program: defaultdict[tuple[str, str], list[ScannedProcess]] = defaultdict(list)
     for child in children:
         by_program[child.name, child.program].append(child)
-    group = max(by_program.values(), key=lambda ones: sum(sums[process.pid] for process in ones), default=[])
-    # A process of the same name that does not grow is no worker of this group.
-    min_growth = GROWING_RATIO * sum(sums[process.pid] for process in group) / max(1, len(group))
-    workers = [process for process in group if sums[process.pid] >= min_growth]
-    if here is None or not enough(workers):
-        return "several"
-    chosen = [process for process in workers if tree.may_be_paused(process, users)]
-    if enough(chosen):
-        return _job(tree, chosen, users, growth)
-    return _why_not(next(process for process in workers if process not in chosen), users)
-
-
-def loss_to_explain(lost_bytes: int, swaps: str) -> int:
-    """Return how much of a loss of RAM and swap the growth of processes has to explain, given ``/proc/swaps``."""
-    return int(lost_bytes / ZRAM_LOSS_RATIO) if "/dev/zram" in swaps else lost_bytes
+    group = max(by_program.values(), key=lambda ones: sum(map(grown, ones)), default=[])
+    min_growth = GROWING_RATIO * sum(map(grown, group)) / max(1, len(group))
+    return [process for process in group if grown(process) >= min_growth]
 
 
 def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int) -> Job | NotPaused:
@@ -132,19 +192,6 @@ def job_of_pid(tree: ProcessTree, users: Collection[int], pid: int) -> Job | Not
     return _job(tree, [root], users, {pid: 0})
 
 
-def job_of_cgroup(tree: ProcessTree, users: Collection[int], cgroup: str, growth_bytes: int) -> Job | NotPaused:
-    """Return the job of all processes in the cgroup whose files in RAM grew, or why it is not paused.
-
-    Which of them wrote the files is not known, so all must be processes that may be paused: no shell, for instance.
-    """
-    inside = {process.pid: process for process in tree.by_pid.values() if process.cgroup == cgroup}
-    for process in inside.values():
-        if not tree.may_be_paused(process, users):
-            return _why_not(process, users)
-    choice = _job(tree, [process for process in inside.values() if process.parent not in inside], users, {})
-    return choice._replace(growth_bytes=growth_bytes) if isinstance(choice, Job) else choice
-
-
 def _job(
     tree: ProcessTree, roots: Sequence[ScannedProcess], users: Collection[int], growth: Mapping[int, int]
 ) -> Job | NotPaused:
@@ -154,15 +201,3 @@ def _job(
     if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"
     return Job(members, sum(growth.get(process.pid, 0) for process in members), tuple(roots))
-
-
-def _sums(tree: ProcessTree, growth: Mapping[int, int]) -> dict[int, int]:
-    """Return for each process the growth of its subtree in bytes."""
-    sums = dict.fromkeys(tree.by_pid, 0)
-    for first, size in growth.items():
-        pid, seen = first, set[int]()
-        while pid in tree.by_pid and pid not in seen and len(seen) < _DEEPEST:
-            seen.add(pid)
-            sums[pid] += size
-            pid = tree.by_pid[pid].parent
-    return sums

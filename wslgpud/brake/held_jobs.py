@@ -1,7 +1,6 @@
 """Paused jobs: stopping, resuming, and their record on disk. Standard library only, as the watchdog imports it.
 
-A job alone in a cgroup is frozen there, including everything it starts; any other is stopped process by process. A job
-is on disk before it is stopped, so that the next daemon or ``wslgpud brake release`` can resume it.
+A job is on disk before it is stopped, so that the next daemon or ``wslgpud brake release`` can resume it.
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from wslgpud.brake import freezer
 from wslgpud.security import safe_files
 from wslgpud.security.exact_signals import ExactProcess, send
 
@@ -22,44 +19,32 @@ FILE = "held.json"
 MAX_PROCESSES, MAX_HELD = 2048, 8
 
 
-class HeldJob(NamedTuple):
-    """A paused job: its processes, and its cgroup's folder if that is frozen (else empty)."""
-
-    processes: tuple[ExactProcess, ...]
-    cgroup: str = ""
+#: a paused job's processes
+HeldJob = tuple[ExactProcess, ...]
 
 
-def stop(processes: Sequence[ExactProcess]) -> dict[ExactProcess, str]:
+def keys(job: HeldJob) -> frozenset[tuple[int, int]]:
+    """Return its processes by pid and start time."""
+    return frozenset((process.pid, process.start_ticks) for process in job)
+
+
+def stop(processes: HeldJob) -> dict[ExactProcess, str]:
     """Send SIGSTOP to processes, parents first; return the reason for each that was not stopped."""
     problems = {process: send(process, signal.SIGSTOP) for process in processes}
     return {process: problem for process, problem in problems.items() if problem}
 
 
 def resume(job: HeldJob) -> int:
-    """Thaw or SIGCONT a job; return how many of its processes still exist."""
-    if job.cgroup:
-        with contextlib.suppress(OSError):  # the cgroup is gone
-            freezer.set_frozen(job.cgroup, frozen=False)
-            return sum(Path(f"/proc/{process.pid}").exists() for process in job.processes)
+    """Send SIGCONT to a job; return how many of its processes still exist."""
     # Children first: a resumed parent may wait for their answers.
-    return sum(not send(process, signal.SIGCONT) for process in reversed(job.processes))
+    return sum(not send(process, signal.SIGCONT) for process in reversed(job))
 
 
 def from_json(document: object) -> HeldJob:
-    """Return the job that ``to_json`` wrote. Raises ValueError, TypeError or KeyError: malformed."""
-    if not isinstance(document, dict):
-        raise TypeError("not a job")
-    processes = tuple(ExactProcess(*(int(number) for number in process)) for process in document["processes"])
-    folder = document["cgroup"]
-    known = isinstance(folder, str) and (folder == "" or freezer.is_folder(folder))
-    if len(processes) > MAX_PROCESSES or not known:
+    """Return a job that was written as JSON. Raises ValueError or TypeError: malformed."""
+    if not isinstance(document, list) or len(document) > MAX_PROCESSES:
         raise ValueError("not a job")
-    return HeldJob(processes, folder)
-
-
-def to_json(job: HeldJob) -> dict[str, object]:
-    """Return a job in a form that JSON can represent."""
-    return {"processes": job.processes, "cgroup": job.cgroup}
+    return tuple(ExactProcess(*(int(number) for number in process)) for process in document)
 
 
 class HeldJobsFile:
@@ -80,7 +65,7 @@ class HeldJobsFile:
             last = min(max(0, int(document["last"])), 1 << 31)
             if document["boot_id"] == boot_id():
                 for number, job in list(document["held"].items())[:MAX_HELD]:
-                    with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError):
+                    with contextlib.suppress(ValueError, TypeError, OverflowError):
                         held[int(number)] = from_json(job)
         return last, held
 
@@ -91,7 +76,7 @@ class HeldJobsFile:
         """
         import json
 
-        document = {"boot_id": boot_id(), "last": last, "held": {number: to_json(job) for number, job in held}}
+        document = {"boot_id": boot_id(), "last": last, "held": dict(held)}
         safe_files.put(self.path, json.dumps(document))
 
     def resume_all(self) -> list[int]:

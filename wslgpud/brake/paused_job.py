@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from wslgpud.alerts.messages import iso
@@ -53,12 +53,7 @@ class PausedJob:
     killed_t: float | None = None
     checked_t: float = 0.0
     stood_still: bool = False
-    commands: list[Command] = field(default_factory=list)
-
-    @property
-    def keys(self) -> set[ProcessKey]:
-        """Its processes, by pid and start time."""
-        return {(process.pid, process.start_ticks) for process in self.held.processes}
+    command: Command | None = None
 
     def document(self) -> dict[str, Any]:
         """Return its entry in the status document, with untranslated messages."""
@@ -71,9 +66,8 @@ class PausedJob:
             "needed_bytes": round(self.state.needed_bytes),
             "size_bytes": self.size_bytes,
             "ran_seconds": round(self.ran_seconds),
-            "processes": len(self.held.processes),
-            "pids": [process.pid for process in self.held.processes[:MAX_PIDS]],
-            "frozen": bool(self.held.cgroup),
+            "processes": len(self.held),
+            "pids": [process.pid for process in self.held[:MAX_PIDS]],
             "ending": self.killed_t is not None,
         }
 
@@ -84,13 +78,12 @@ class PausedJob:
 
 
 def row(
-    snapshot: Snapshot, resource: str, jobs: Sequence[PausedJob], outcome: Mapping[str, Fact], forecast: Forecast | None
+    resource: str, wall: float, mono: float, jobs: Sequence[PausedJob], outcome: Mapping[str, Fact] | None = None
 ) -> Transition:
     """Return a resource's alert row: the last of its ``jobs``, or the outcome if none is paused any more."""
-    at = snapshot.wall, snapshot.mono
     if not jobs:
-        facts: dict[str, Fact] = {"end": "held", **outcome}
-        return Transition(*at, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
+        facts: dict[str, Fact] = {"end": "held", **(outcome or {})}
+        return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
     last = jobs[-1]
     facts = {
         "job": last.number,
@@ -98,18 +91,11 @@ def row(
         "paused_clock": last.paused_wall,
         "left_bytes": last.state.left_bytes,
         "needed_bytes": round(last.state.needed_bytes),
-        "count": len(last.held.processes),
+        "count": len(last.held),
         "ran_seconds": last.ran_seconds,
         **({"more": len(jobs) - 1} if len(jobs) > 1 else {}),
     }
-    shown_forecast = forecast or last.forecast
-    return Transition(*at, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=shown_forecast, facts=facts)
-
-
-def resumed_by_restart(resource: str, wall: float, mono: float) -> Transition:
-    """Return the row that closes an alert left open by an earlier daemon: its paused job resumed when it ended."""
-    facts: dict[str, Fact] = {"end": "held", "outcome": OUTCOMES["restart"]}
-    return Transition(wall, mono, resource, BRAKE, Level.CRITICAL, Level.OK, facts=facts)
+    return Transition(wall, mono, resource, BRAKE, Level.OK, Level.CRITICAL, forecast=last.forecast, facts=facts)
 
 
 def job_name(job: Job, snapshot: Snapshot, forecast: Forecast) -> MessageLike:

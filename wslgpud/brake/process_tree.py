@@ -1,14 +1,39 @@
-"""The process tree, with each process's growth since an earlier scan. Pure."""
+"""The process tree, with each process's growth since an earlier scan, and the programs that are never paused. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import translate
 from typing import NamedTuple
 
-from wslgpud.brake.protected_programs import is_protected, is_shell
-
 ProcessKey = tuple[int, int]
+
+
+def _patterns(names: str) -> re.Pattern[str]:
+    return re.compile("|".join(translate(name) for name in names.split()))
+
+
+# A process can choose its name, so a name may only protect that process; it never causes a pause.
+#: the search for the growing process passes through these, but they are not paused: the user needs the prompt
+_SHELL = _patterns("sh bash rbash dash ash busybox zsh fish ksh* mksh csh tcsh nu pwsh xonsh elvish")
+#: never paused: logins and remote access, display servers and desktops, terminals, container engines, databases
+_PROTECTED = _patterns("""
+    init systemd systemd-* (sd-pam) dbus-* login agetty su sudo sudo-rs doas runuser pkexec polkitd cron crond atd
+    sshd sshd-* sshd:* ssh ssh-* mosh-* dropbear tailscaled SessionLeader Relay(* init(* plan9 wsl*
+    tmux tmux:* screen SCREEN zellij byobu* abduco dtach script
+    Xorg X Xwayland Xwayland* weston* wayfire sway Hyprland labwc niri river cosmic-* kwin* plasma* ksmserver
+    gnome-* gdm* gjs
+    mutter* cinnamon* xfce4-* xfwm4 mate-* marco budgie-* lightdm* sddm* i3 awesome bspwm openbox pipewire* wireplumber
+    pulseaudio xdg-* ibus-* fcitx* Xvnc* x11vnc xrdp* nvidia-persiste* nvidia-persistenced nvidia-powerd
+    konsole xterm urxvt* kitty alacritty wezterm* foot ghostty terminator tilix* ptyxis* xfce4-terminal terminology st
+    dockerd docker-* docker-proxy docker-init containerd containerd-* runc crun conmon* podman* buildkitd kubelet k3s*
+    lxd lxc* incus* libvirtd virt* qemu-*
+    postgres postmaster mysqld mariadbd mongod mongos redis-server valkey-server memcached influxd clickhouse* cassandra
+    sqlservr oracle* etcd prometheus grafana* loki
+    code code-* code-server cursor windsurf wslgpud wslgpud-*
+""")
 
 
 class ScannedProcess(NamedTuple):
@@ -17,7 +42,8 @@ class ScannedProcess(NamedTuple):
     ``uid`` is None if its real, effective, saved and filesystem users differ. ``name`` is its own choice (comm),
     ``program`` the name of its executable, empty if hidden; both are untrusted and must be redacted before display.
     ``memory_bytes`` is private memory in RAM and swap, ``shared_bytes`` resident shared memory (shm, tmpfs), which
-    others may map too. ``stopped``: already stopped by a user or a debugger. ``terminal``: has a controlling terminal.
+    others may map too, or the files in RAM that its cgroup is charged for (``process_scan.charged``). ``stopped``:
+    already stopped by a user or a debugger. ``terminal``: has a controlling terminal.
     """
 
     pid: int
@@ -40,12 +66,12 @@ class ScannedProcess(NamedTuple):
     @property
     def is_shell(self) -> bool:
         """Whether it is a shell: its children are jobs, the shell itself is not."""
-        return is_shell(self.name, self.program)
+        return any(_SHELL.fullmatch(name.removeprefix("-")) for name in (self.name, self.program))
 
     @property
     def is_protected(self) -> bool:
         """Whether it is never paused, whoever runs it."""
-        return self.pid <= 1 or is_protected(self.name, self.program)
+        return self.pid <= 1 or any(_PROTECTED.fullmatch(name) for name in (self.name, self.program))
 
     def with_shared(self) -> ScannedProcess:
         """Return it with shared memory counted as private."""

@@ -8,18 +8,20 @@ start-up, imports little, and does nothing else.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from wslgpud.brake.held_jobs import HeldJob, from_json, resume, to_json
-from wslgpud.brake.resident import stay_resident
+from wslgpud.brake.held_jobs import HeldJob, from_json, resume
 
 #: time-outs for confirming a list, and for the first one, as the child is starting; unconfirmed, nothing is stopped
 CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
@@ -29,6 +31,10 @@ SILENCE_SECONDS = 30.0
 #: size limit of a list
 _MAX_BYTES = 1 << 22
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: mlockall(2), https://man7.org/linux/man-pages/man2/mlock.2.html
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+#: capability(7)
+_CAP_IPC_LOCK = 14
 
 
 class Watchdog:
@@ -58,7 +64,7 @@ class Watchdog:
     def update(self, held: Iterable[HeldJob]) -> bool:
         """Send the complete list of paused jobs; return whether the child confirmed it in time."""
         input_, output = self._pipes
-        line = json.dumps([to_json(job) for job in held]).encode() + b"\n"
+        line = json.dumps([*held]).encode() + b"\n"
         until = time.monotonic() + (CONFIRM_SECONDS if self._started else START_SECONDS)
         try:
             os.set_blocking(input_.fileno(), False)
@@ -91,6 +97,26 @@ class Watchdog:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+
+
+def stay_resident() -> str:
+    """Lock the current and future memory of this process; return why that failed, or nothing.
+
+    The brake must act while the machine is thrashing. As in earlyoom (``mlockall`` in main.c), pages are locked when
+    they are first touched, not loaded in advance. systemd's ``MemorySwapMax=`` protects anonymous memory only; programs
+    and libraries are file-backed, and without swap the kernel evicts them first.
+
+    Children do not inherit the lock. It is not attempted under a finite RLIMIT_MEMLOCK: the whole size of every mapping
+    counts against the limit, and once that is reached, allocations fail.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    rights = int(status.partition("CapEff:")[2].split()[0], 16)
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if limit != resource.RLIM_INFINITY and not rights >> _CAP_IPC_LOCK & 1:
+        return f"RLIMIT_MEMLOCK is {limit}, not unlimited"
+    libc = ctypes.CDLL(None, use_errno=True)
+    locked = libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0
+    return "" if locked else os.strerror(ctypes.get_errno())
 
 
 def watch(updates: BinaryIO, confirmed: BinaryIO) -> None:

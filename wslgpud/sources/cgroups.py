@@ -151,6 +151,14 @@ def find_tree(host: Host) -> CgroupTree:
     return CgroupTree(found[min(found)], min(found))
 
 
+def reclaim_file(host: Host) -> str:
+    """Return the root cgroup's file that has memory reclaimed (v2, Linux 5.19 and newer); empty where there is none."""
+    with suppress(NoData, SourceError):
+        if "memory.reclaim" in host.names(root := find_tree(host).root):
+            return f"{root}/memory.reclaim"
+    return ""
+
+
 def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
 

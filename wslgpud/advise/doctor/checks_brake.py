@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.brake.brake import allowed_users
-from wslgpud.brake.freezer import reclaim_file
 from wslgpud.config import ConfigError
+from wslgpud.sources.cgroups import reclaim_file
 from wslgpud.words import cause, say
 
 #: capability(7)
@@ -49,7 +49,7 @@ def return_cache(machine: Evidence) -> Outcome:
     if not machine.config.windows.return_cache:
         return skipped(say("windows.return_cache is off"))
     status = _status_of_daemon(machine)
-    return note(UNKNOWN) if status is None else _may_reclaim(status, here=bool(reclaim_file()))
+    return note(UNKNOWN) if status is None else _may_reclaim(status, here=bool(reclaim_file(machine.host)))
 
 
 def _may_reclaim(status: str, *, here: bool) -> Outcome:
