@@ -16,8 +16,7 @@ from pathlib import Path
 from tests.bench.scoring import Truth, truth_beside
 from wslgpud.brake.policy import resource_kind, should_pause
 from wslgpud.model import Forecast, Level
-from wslgpud.risk.replay import Replay, replay, trace_name
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import Replay, read_trace, replay, trace_name
 
 TRACES = Path(__file__).parents[1] / "traces"
 RULES: dict[str, Callable[[Forecast], bool]] = {"critical": lambda f: f.level >= Level.CRITICAL, "brake": should_pause}

@@ -17,8 +17,7 @@ from typing import Any
 
 from tests.bench.scoring import Truth, score_engine, truth_beside, without_psi
 from wslgpud.model import Observation
-from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import read_trace, replay
 
 Change = Callable[[Iterable[Observation]], Iterator[Observation]]
 

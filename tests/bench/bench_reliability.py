@@ -3,7 +3,7 @@
     python -m tests.bench.bench_reliability [--fit] [FILE or FOLDER]...
 
 Every recording has the same weight, whatever its length. "Held out": each family of recordings (those of one program)
-uses a calibration fitted without it. ``--fit`` prints the one fitted to all, for ``wslgpud/risk/probability.py``.
+uses a calibration fitted without it. ``--fit`` prints the one fitted to all, for ``wslgpud/risk/levels.py``.
 Default: all of ``tests/traces``.
 """
 
@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 
 from tests.bench.scoring import truth_beside
 from wslgpud.risk import engine
-from wslgpud.risk.levels import Danger
-from wslgpud.risk.probability import CALIBRATION, HORIZONS, Calibration, within
-from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.levels import CALIBRATION, HORIZONS, Calibration, Danger, within
+from wslgpud.risk.trace import read_trace, replay
 
 TRACES = Path(__file__).parents[1] / "traces"
 #: the engine's uncalibrated certainty, with the spread of times used before

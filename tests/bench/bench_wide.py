@@ -12,7 +12,7 @@ import sys
 
 from tests.bench.scoring import Truth, score_engine
 from tests.traces import wide
-from wslgpud.risk.replay import replay
+from wslgpud.risk.trace import replay
 
 
 def judged(name, scenarios, seeds, paces):

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from wslgpud.model import Level, Observation
 from wslgpud.risk.headroom import rooms
-from wslgpud.risk.probability import HORIZONS
-from wslgpud.risk.replay import Replay, TruthError, replay, trace_name
+from wslgpud.risk.levels import HORIZONS
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import PressureMeter
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import Replay, TruthError, read_trace, replay, trace_name
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = {Level.WARNING: 15.0, Level.CRITICAL: 5.0}

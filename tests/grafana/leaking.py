@@ -8,7 +8,7 @@ from typing import Any
 
 from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Forecast, Reading, Snapshot
-from wslgpud.sampling.training_readings import readings
+from wslgpud.sampling.noted_runs import readings
 from wslgpud.sources import model_servers
 from wslgpud.sources.identity import Identity
 from wslgpud.training.companion import Floors

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation, ProcessSample
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import advice, evidence, headline, outlook, reason
-from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import read_trace, replay
 from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, translator
 
 GIB = 1 << 30

@@ -6,19 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from wslgpud.model import (
-    CgroupState,
-    Forecast,
-    GpuProcess,
-    GpuSample,
-    Level,
-    Observation,
-    RamState,
-    StressResult,
-    Transition,
-)
+from wslgpud.model import CgroupState, Forecast, GpuProcess, GpuSample, Level, Observation, RamState, Transition
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.fullness import card_ends
 
 GIB = 1 << 30
 UUID = "GPU-aaaa"
@@ -183,24 +172,6 @@ def test_memory_freed_between_two_steps_does_not_hide_a_spill() -> None:
 )
 def test_flat_shared_memory_on_a_full_card_is_no_spill(samples: list[GpuSample]) -> None:
     assert play(samples)[1].level == Level.OK
-
-
-def test_a_card_a_stress_run_found_smaller_spills_earlier() -> None:
-    def run(uuid: str = UUID, **more: float) -> StressResult:
-        values = {"foreign_bytes": GIB, "context_bytes": GIB // 2, "usable_bytes": 11 * GIB, **more}
-        return StressResult(0.0, uuid, 0, "NVIDIA RTX", "findings", values=values)
-
-    def spilled(*runs: StressResult) -> bool:
-        engine = RiskEngine()
-        engine.card_ends = card_ends(runs)
-        _, forecast, _ = play([card(12.4, shared=1.0 if t < 5 else 4.0) for t in range(40)], engine)
-        return forecast.spilled_bytes is not None
-
-    assert spilled(run(spilled_bytes=2 * GIB))
-    assert not spilled()
-    assert not spilled(run(spilled_bytes=0))
-    assert not spilled(run("GPU-2", spilled_bytes=GIB))
-    assert not spilled(run(spilled_bytes=GIB), run(spilled_bytes=0)), "the newest run counts"
 
 
 def test_usage_hovering_around_the_limit_does_not_flap() -> None:

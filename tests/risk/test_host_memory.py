@@ -11,8 +11,7 @@ from wslgpud.risk.attribution import Attribution
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import advice
 from wslgpud.risk.headroom import BalloonedMemory
-from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import observation_from_row, read_trace, row_from_observation
+from wslgpud.risk.trace import observation_from_row, read_trace, replay, row_from_observation
 from wslgpud.sources.windows import next_period
 
 GIB, MIB = 1 << 30, 1 << 20

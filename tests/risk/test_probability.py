@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bench import bench_reliability
 from tests.bench.bench_reliability import AS_DECIDED, TRACES, came, chances, logarithmic_loss, off_by, said, tenths
-from wslgpud.risk.levels import Danger
-from wslgpud.risk.probability import CALIBRATION, HORIZONS, SURE, probabilities, within
+from wslgpud.risk.levels import CALIBRATION, HORIZONS, SURE, Danger, probabilities, within
 
 certainties = st.floats(0.0, 1.0)
 times = st.floats(0.0, 1e5)

@@ -21,8 +21,7 @@ from wslgpud.model import (
 )
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import reason
-from wslgpud.risk.replay import replay, trace_name
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import read_trace, replay, trace_name
 from wslgpud.words import HEADLINE_CHARACTERS
 
 GIB = 1 << 30

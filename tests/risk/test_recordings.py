@@ -16,9 +16,8 @@ import pytest
 
 from tests.risk.wording import headline_of
 from wslgpud.model import Forecast
-from wslgpud.risk.probability import HORIZONS
-from wslgpud.risk.replay import replay
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.levels import HORIZONS
+from wslgpud.risk.trace import read_trace, replay
 from wslgpud.words import Message
 
 TRACES = Path(__file__).parent.parent / "traces"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from wslgpud.cli.commands import CliCommand
 from wslgpud.cli.replay import replay as replay_command
 from wslgpud.model import Level, Observation, RamState
-from wslgpud.risk.replay import TruthError, events_beside, replay, trace_name
+from wslgpud.risk.trace import TruthError, events_beside, replay, trace_name
 
 app = CliCommand("replay", replay_command)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench.scoring import score_engine, truth_beside
-from wslgpud.risk.replay import replay, trace_name
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.trace import read_trace, replay, trace_name
 
 SIDE = Path(__file__).parents[1] / "traces" / "side"
 

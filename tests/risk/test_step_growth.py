@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.risk.step_growth import RISES, StepBlock, StepGrowth, step_growth
+from wslgpud.risk.training_metrics import RISES, StepBlock, StepGrowth, step_growth
 from wslgpud.training.companion import BLOCKS, READINGS, SCALES, Floors
 
 MIB = 1 << 20

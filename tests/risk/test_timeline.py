@@ -12,7 +12,7 @@ from tests.alerts.ticks import transition
 from wslgpud.cli.replay import _print_timeline, change_row
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.risk import forecast_messages
-from wslgpud.risk.replay import Replay
+from wslgpud.risk.trace import Replay
 
 GIB = 1 << 30
 ADVICE = (

@@ -12,7 +12,7 @@ from tests.sampling.test_pipeline import Watched, is_fresh, watching
 from wslgpud.model import Event, Forecast, GpuProcess, GpuSample, Level, Observation
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
-from wslgpud.sampling.calm import CALM_SECONDS, Scene, is_calm
+from wslgpud.sampling.pipeline import CALM_SECONDS, Scene, is_calm
 
 TRACES = Path(__file__).parent.parent / "traces"
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wslgpud.alerts.rules import rule_named
 from wslgpud.model import GpuSample, Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.step_growth import StepBlock, step_growth
+from wslgpud.risk.training_metrics import StepBlock, step_growth
 from wslgpud.training.companion import Floors
 
 WATCHED = Path(__file__).parent / "watched.py"

@@ -15,8 +15,7 @@ from wslgpud.alerts.rules import RuleEngine
 from wslgpud.app.training_warnings import warned
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
-from wslgpud.sampling.noted_runs import running
-from wslgpud.sampling.training_readings import claimed, readings, shown
+from wslgpud.sampling.noted_runs import claimed, readings, running, shown
 from wslgpud.sources import windows
 from wslgpud.sources.identity import Identity, trust
 from wslgpud.training.companion import Floors

@@ -84,7 +84,6 @@ class Loop:
     service: systemd.Notifier
     translator: Translator
     returner: CacheReturner | None = None
-    _runs_known: int = field(default=0, init=False)
     _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
     def tick(self) -> None:
@@ -108,9 +107,6 @@ class Loop:
         self.nightly.observe(state.snapshot)
         for transition in self.nightly.news():
             self.alerts.report(transition)
-        if len(runs := self.nightly.runs()) != self._runs_known:
-            self._runs_known = len(runs)
-            self.pipeline.learn(runs)
         self.keep_lessons()
         # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
@@ -118,7 +114,8 @@ class Loop:
         verdict = decide(state.forecasts, standing, lately, blind=unread, lost=lost)
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
-        self.answers.latest = TickState(state, verdict, standing, runs, self.alerts.tally().message, paused_jobs)
+        runs, tally = self.nightly.runs(), self.alerts.tally().message
+        self.answers.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
         self._tell_trainings(state, standing)
         self._return_cache(state, standing)
 

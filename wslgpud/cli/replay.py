@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -10,21 +11,22 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn, writing
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Observation, Transition
-from wslgpud.risk import forecast_messages
-from wslgpud.risk import replay as engine
-from wslgpud.risk.replay import Replay, TruthError, events_beside, trace_name
-from wslgpud.risk.trace import TraceError, read_trace
+from wslgpud.risk import forecast_messages, trace
+from wslgpud.risk.trace import Replay, TraceError, TruthError, events_beside, read_trace, trace_name
 from wslgpud.security import safe_files
 from wslgpud.series.plots import plot_replays
 from wslgpud.words import cause, current, say, says, t
 from wslgpud.words.moments import seconds, span
+
+if TYPE_CHECKING:
+    from wslgpud.sampling.pipeline import SamplingPipeline
 
 #: widest and narrowest timeline, and the room left of it
 COLUMNS, _MIN_COLUMNS, _MARGIN = 72, 30, 20
@@ -50,14 +52,13 @@ def record(
         stream: IO[str] = opener(f"/proc/self/fd/{descriptor}", "wt", encoding="utf-8")
         os.close(descriptor)
     from wslgpud.sampling.pipeline import SamplingPipeline  # a replay needs no sources
-    from wslgpud.sampling.recording import lines
 
     monitor, count = SamplingPipeline(settings, host), -1  # the first line is a header
     for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed
         signal.signal(number, signal.default_int_handler)
     try:
         with stream, suppress(KeyboardInterrupt):
-            for line in lines(monitor, settings.sampling.interval_seconds, length):
+            for line in _lines(monitor, settings.sampling.interval_seconds, length):
                 stream.write(line)
                 stream.flush()  # the last lines before a crash matter most
                 count += 1
@@ -72,6 +73,19 @@ def record(
         monitor.close()
     count = max(0, count)
     print(current().text(says("{count} sample in {file}", "{count} samples in {file}", count=count, file=str(file))))
+
+
+def _lines(pipeline: SamplingPipeline, interval_seconds: float, lasting_seconds: float) -> Iterator[str]:
+    """Sample for so long, and yield the header of a trace, then a line for each sample."""
+    end, first = time.monotonic() + lasting_seconds, None
+    while (began := time.monotonic()) < end:
+        seen = pipeline.tick()[0].observation
+        if first is None:
+            first = seen.t
+            yield json.dumps(trace.header(interval_seconds, {"wsl": seen.wsl})) + "\n"
+        row = trace.row_from_observation(dataclasses.replace(seen, t=seen.t - first))
+        yield json.dumps(row, separators=(",", ":")) + "\n"
+        time.sleep(max(0.0, min(began + pipeline.delay_seconds, end) - time.monotonic()))
 
 
 def replay(
@@ -99,12 +113,10 @@ def replay(
     broken: list[TraceError | OSError] = []
     with _faults():
         file = picture(plot)
-        results = [engine.replay(trace_name(path), _intact_part(path, broken)) for path in paths]
+        results = [trace.replay(trace_name(path), _intact_part(path, broken)) for path in paths]
         results = [result for result in results if result.samples]
         if since:
-            from wslgpud.sampling.recording import replayed  # only this needs the database
-
-            results.append(replayed(database_of(config, state), *span(since, until, time.time())))
+            results.append(_of_history(database_of(config, state), *span(since, until, time.time())))
         events = {trace_name(path): events_beside(path) for path in paths}
         for result in results:
             if as_json:
@@ -117,6 +129,20 @@ def replay(
             warn("{file} is drawn", file=str(file))
     if broken:
         raise SystemExit(2)
+
+
+def _of_history(database: str, start_wall: float, end_wall: float) -> Replay:
+    """Run the engine over the history between two moments."""
+    from wslgpud.sampling.observation import observations  # only this needs the database
+    from wslgpud.store import Reader, shown
+
+    with Reader(database) as reader:
+        seen = observations(reader, start_wall, end_wall)
+        result = trace.replay("history", (dataclasses.replace(one, t=one.t - start_wall) for one in seen))
+    if not result.samples:
+        raise Fault("{database} holds no samples between these moments", database=shown(database))
+    result.start_wall = start_wall
+    return result
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from wslgpud.model import Expected, Observation, ProcessSample
 from wslgpud.risk.attribution import full_name
 from wslgpud.risk.headroom import Room, gpu_key
-from wslgpud.risk.owners import FREED, Holders, Owner, by_owner
+from wslgpud.risk.owners import FREED, Holders, Owner
 
 KEPT_RUNS = 5
 #: Commands of one user, and of all: then the user with most of them loses the oldest.
@@ -42,8 +42,7 @@ class ExpectedPeak(NamedTuple):
     peak_bytes: int
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(NamedTuple):
     """One run of a command that has ended."""
 
     ended: float
@@ -136,9 +135,9 @@ class CommandPeaks:
             return
         runs = self._runs.pop(command, [])
         if runs and runs[-1].killed and runs[-1].ended >= life.began:
-            runs[-1].ended = t  # already recorded as one that ran out
+            runs[-1] = runs[-1]._replace(ended=t)  # already recorded as one that ran out
         else:
-            runs.append(_Run(t, life.peak_t - life.began, peaks, killed))
+            runs.append(_Run(t, round(life.peak_t - life.began, 1), peaks, killed))
         self._runs[command] = [run for run in runs if t - run.ended <= KEPT_SECONDS][-KEPT_RUNS:]
         self._make_room()
         self._write_down(t)
@@ -215,31 +214,13 @@ class CommandPeaks:
 
         Only when it changes, so that nothing unchanged is written to the database again.
         """
-
-        def row(run: _Run) -> dict[str, Any]:
-            times = {"age_seconds": round(t - run.ended, 1), "seconds": round(run.seconds, 1)}
-            return {**times, "peaks": run.peaks, "killed": run.killed}
-
-        self.document = {str(command.uid): {} for command in self._runs}
-        for command, runs in self._runs.items():
-            self.document[str(command.uid)][command.program] = [row(run) for run in runs]
+        runs = ((command, run) for command, runs in self._runs.items() for run in runs)
+        rows = [[*command, round(t - run.ended, 1), *run[1:]] for command, run in runs]
+        self.document = {"runs": rows}
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take up what an earlier run of the daemon remembered so long ago."""
-        for uid, program, rows in by_owner(document):
-            known = [_read(row, t - age_seconds) for row in rows]
-            if recent := [run for run in known if run is not None and t - run.ended <= KEPT_SECONDS]:
-                self._runs.setdefault(Owner(uid, program), recent[-KEPT_RUNS:])
-        self._make_room()
+        for uid, program, age, *known in document["runs"]:
+            if age + age_seconds <= KEPT_SECONDS:
+                self._runs.setdefault(Owner(uid, program), []).append(_Run(t - age - age_seconds, *known))
         self._write_down(t)
-
-
-def _read(row: Any, kept_t: float) -> _Run | None:
-    """Return a run as it was kept at ``kept_t``, or None: a row of another version is no run."""
-    try:
-        age, seconds = float(row["age_seconds"]), float(row["seconds"])
-        peaks = {str(key): int(size) for key, size in row["peaks"].items()}
-        killed = bool(row["killed"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-    return _Run(kept_t - age, seconds, peaks, killed) if math.isfinite(age + seconds) else None

@@ -10,15 +10,13 @@ from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transi
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution, windows_programs
 from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
 from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
-from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts
+from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts, probabilities
 from wslgpud.risk.owners import Holders
-from wslgpud.risk.probability import probabilities
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import Pressure, PressureMeter
 from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, ResourceState, Tracker
 
 MAX_RESOURCES = 256
-FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
 #: Key under which command peaks are stored, next to the lessons of resources.
@@ -81,7 +79,6 @@ class RiskEngine:
         self._ceilings = Ceilings(self.settings)
         self._commands = CommandPeaks()
         self._taken = BalloonedMemory()
-        self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
         self._last: dict[str, _Last] = {}
         self._ram: RamState | None = None
@@ -99,7 +96,8 @@ class RiskEngine:
         failures = tuple(self._learn(observation, exhausted))
         failed = {failure.uuid or failure.resource for failure in failures}
         seen: dict[str, _Last] = {}
-        here = list(rooms(observation, self._ceilings.bytes_by_key, self._taken.total(observation)))
+        known = rooms(observation, self._ceilings.bytes_by_key, self._taken.total(observation))
+        here = list(known)[:MAX_RESOURCES]
         if COMMANDS in self._recalled:
             self._commands.recall(t, *self._recalled.pop(COMMANDS))
         self._holders.push(observation)
@@ -115,7 +113,6 @@ class RiskEngine:
                 observation.gap_expected,
                 wish.rest_bytes if wish else 0,
                 self._commands.calm,
-                self.card_ends.get(room.key),
                 self._holders.of,
                 self._holders.known,
             )
@@ -144,28 +141,22 @@ class RiskEngine:
         for name, last in self._last.items():
             if name in seen:
                 continue
-            age, tracker = t - last.t, self._trackers.get(last.key)
-            # Windows is queried every few seconds, and may stop answering.
-            late = name.startswith(("ram", *observation.late)) or (
-                name == WINDOWS and age <= self.settings.hold_seconds
-            )
-            if last.key not in here and late:
-                held = 0.0 <= age <= self.settings.hold_seconds
-                level = last.forecast.level if tracker is None else tracker.hysteresis.level
-                if name == "ram" and held and tracker is not None and not observation.gap_expected:
+            age, before, tracker = t - last.t, last.forecast, self._trackers[last.key]
+            held, late = age <= self.settings.hold_seconds, name.startswith(observation.late)
+            if last.key in here:
+                yield name, last._replace(forecast=_unfounded(before, "gone", Level.OK, age))
+            elif late or name == "ram" or (name == WINDOWS and held):  # Windows is asked every few seconds
+                level = tracker.hysteresis.level
+                if name == "ram" and held and not observation.gap_expected:
                     level = tracker.miss(t, pressure)
-                stalled = level > last.forecast.level
-                if held and (stalled or last.forecast.cause == "stall" or not name.startswith(observation.late)):
-                    yield name, last._replace(forecast=_aged(last.forecast, age, level, stalled=stalled))
-                elif name.startswith(observation.late):
-                    yield name, last._replace(forecast=_unfounded(last.forecast, BLIND, level, age))
-                continue
-            if last.key not in here:
-                if age <= self.settings.hold_seconds or last.forecast.level == Level.OK:
-                    continue
-                if tracker is not None:  # its successor gets an alarm of its own
-                    tracker.hysteresis = Hysteresis(self.settings)
-            yield name, last._replace(forecast=_unfounded(last.forecast, "gone", Level.OK, age))
+                stalled = level > before.level
+                if held and (stalled or before.cause == "stall" or not late):
+                    yield name, last._replace(forecast=_aged(before, age, level, stalled=stalled))
+                elif late:
+                    yield name, last._replace(forecast=_unfounded(before, BLIND, level, age))
+            elif not held and before.level > Level.OK:
+                tracker.hysteresis = Hysteresis(self.settings)  # its successor gets an alarm of its own
+                yield name, last._replace(forecast=_unfounded(before, "gone", Level.OK, age))
 
     def _changes(self, t: float, wall: float, now: Mapping[str, _Last]) -> Iterator[Transition]:
         """Yield a transition for each level that has changed since the last forecast; keep the new forecasts."""
@@ -173,7 +164,7 @@ class RiskEngine:
             forecast = last.forecast
             old = self._last[name].forecast.level if name in self._last else Level.OK
             self._last[name] = last
-            if forecast.level < Level.WARNING <= old and last.key in self._trackers:
+            if forecast.level < Level.WARNING <= old:
                 self._trackers[last.key].warned = True
             if forecast.level != old:
                 facts = ending_facts(forecast, wall)
@@ -183,7 +174,7 @@ class RiskEngine:
         tracker = self._trackers.get(room.key)
         if tracker is None:
             if len(self._trackers) >= MAX_RESOURCES:
-                self._drop_stale(t)
+                self._drop_oldest()
             tracker = self._trackers[room.key] = Tracker(self.settings.of(room.resource), room.capacity)
             if room.key in self._recalled:
                 tracker.recall(t, *self._recalled.pop(room.key))
@@ -191,21 +182,20 @@ class RiskEngine:
             tracker.rebase(room.capacity)
         return tracker
 
-    def _drop_stale(self, t: float) -> None:
-        """Forget resources not seen for long (cgroups come and go), or the one seen longest ago."""
-        stale = [key for key, tracker in self._trackers.items() if t - tracker.t > FORGET_SECONDS]
-        for key in stale or [min(self._trackers, key=lambda key: self._trackers[key].t)]:
-            del self._trackers[key]
-            self._kills.pop(key, None)
-            self._last = {name: last for name, last in self._last.items() if last.key != key}
+    def _drop_oldest(self) -> None:
+        """Forget the resource seen longest ago: cgroups come and go."""
+        key = min(self._trackers, key=lambda key: self._trackers[key].t)
+        del self._trackers[key]
+        self._kills.pop(key, None)
+        self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
         """Yield resources with an OOM kill since the last observation."""
-        groups = [(f"cgroup:{group.path}", group.oom_kills_total) for group in observation.cgroups]
+        groups = ((f"cgroup:{group.path}", group.oom_kills_total) for group in observation.cgroups)
         killed = [name for name, count in groups if self._has_risen(name, count)]
         yield from killed
-        vm, ram = observation.vm, self._trackers.get("ram")
-        more = self._has_risen("ram", vm.oom_kills_total if vm is not None else None)
+        ram = self._trackers.get("ram")
+        more = self._has_risen("ram", observation.vm.oom_kills_total if observation.vm is not None else None)
         # A kill in a limited cgroup also counts in the machine's total.
         if more and not killed and ram and ram.headroom < self.settings.pressure_headroom * ram.capacity:
             yield "ram"
@@ -224,10 +214,8 @@ class RiskEngine:
                 yield keys.get(name, name)
                 continue
             cards = {key: self._trackers[key] for key in keys.values() if key in self._trackers}
-            noise = self.settings.noise
-            growing = {
-                k: card for k, card in cards.items() if (card.rate or 0.0) * RATE_SECONDS > noise * card.capacity
-            }
+            least = self.settings.noise / RATE_SECONDS
+            growing = [key for key, card in cards.items() if (card.rate or 0.0) > least * card.capacity]
             if cards:
                 yield min(growing or cards, key=lambda key: cards[key].headroom / cards[key].capacity)
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
-from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
-from wslgpud.risk.probability import EVEN, SURE
+from wslgpud.risk.levels import BLIND, ENDINGS, EVEN, SURE, shown_level
 from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, MessageLike, filled, say, sentences
 
 #: shares of a capacity left: an alarm is over, nearly full, full

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from wslgpud.model import GpuSample, StressResult
+from wslgpud.model import GpuSample
 from wslgpud.risk.growth import ADVANCE
 from wslgpud.risk.headroom import Room, gpu_used
 from wslgpud.risk.settings import RiskSettings
 
-#: Distance to the end of the card, as seen by a stress run, within which it is full: one chunk of that run.
-NEAR_BYTES = 256 << 20
 #: A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which programs never get.
 FULL_SHARE = 0.9
 #: A card that was full this recently still is: programs free memory between steps and take it again.
@@ -46,29 +44,9 @@ ARRIVAL_SECONDS = 3.0
 _SAMPLE_SECONDS = 1.0
 
 
-def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
-    """Return, by UUID, the use of each card at which its memory began to spill into RAM.
-
-    Only runs that saw the spill count: the others ended before. Of each card, the newest complete run counts.
-    """
-    found: dict[str, float] = {}
-    for run in runs:
-        if not run.complete:
-            continue
-        found.pop(run.uuid, None)
-        parts = [run.values.get(name) for name in ("foreign_bytes", "context_bytes", "usable_bytes")]
-        known = [float(part) for part in parts if part is not None]
-        if run.values.get("spilled_bytes") and len(known) == len(parts):
-            found[run.uuid] = sum(known)
-    return found
-
-
-def may_spill(gpu: GpuSample, end_bytes: float | None) -> bool:
-    """Return whether a card is so full that Windows may move its memory; ``end_bytes`` from a stress run."""
-    used, total = gpu.used_bytes, gpu.total_bytes
-    if used is not None and end_bytes is not None and used >= end_bytes - NEAR_BYTES:
-        return True
-    share = used / total if used is not None and total else 0.0
+def may_spill(gpu: GpuSample) -> bool:
+    """Return whether a card is so full that Windows may move its memory."""
+    share = gpu.used_bytes / gpu.total_bytes if gpu.used_bytes is not None and gpu.total_bytes else 0.0
     return max(share, gpu.windows_ratio or 0.0) >= FULL_SHARE
 
 
@@ -148,25 +126,21 @@ class Fullness:
         return found | ({"reserved_ratio": round(self._reserved, 4)} if self._reserved else {})
 
     def recall(self, document: Mapping[str, Any]) -> None:
-        """Take over an earlier run's state; ignore anything malformed."""
-        reserved, before = document.get("reserved_ratio"), document.get("shared_before_bytes")
-        if isinstance(reserved, float):
-            self._reserved = reserved
-        if isinstance(before, int):
-            self._spill = Spill(before=float(before))
+        """Take over an earlier run's state."""
+        self._reserved = document.get("reserved_ratio", self._reserved)
+        self._spill.before = document.get("shared_before_bytes", self._spill.before)
 
-    def update(self, t: float, room: Room, end_bytes: float | None, *, alarmed: bool = False) -> Full | None:
+    def update(self, t: float, room: Room, *, alarmed: bool = False) -> Full | None:
         """Take a sample; return how full the card is, None where it is not full or the resource is no card.
 
-        ``end_bytes`` is the use at which a stress run saw its memory spill into RAM, if one did; ``alarmed`` means that
-        there is a warning already: memory moved at the ceiling then belongs to it.
+        ``alarmed`` means that there is a warning already: memory moved at the ceiling then belongs to it.
         """
         gpu = room.gpu
         if gpu is None:
             return None
         used, share = (gpu_used(gpu) or 0) / room.capacity, room.share
         at_once = alarmed and share < self._settings.full_headroom
-        moved = self._moved(t, gpu, end_bytes, patience=0.0 if at_once else self._settings.full_seconds)
+        moved = self._moved(t, gpu, patience=0.0 if at_once else self._settings.full_seconds)
         full = self._at_ceiling(t, gpu, used, share)
         if self._full_t in (None, t) or used > self._top[1] + ADVANCE:
             self._top = t, used
@@ -179,11 +153,11 @@ class Fullness:
             return moved._replace(seconds=max(moved.seconds, full or 0.0), flat_seconds=flat)
         return Full(full, flat_seconds=flat) if full is not None and full >= self._settings.full_seconds else None
 
-    def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
+    def _moved(self, t: float, gpu: GpuSample, *, patience: float) -> Full | None:
         """Return the memory moved into Windows RAM, once it is enough for long enough."""
         grown: float | None = None
         if gpu.shared_bytes is not None:
-            grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
+            grown = self._spill.update(t, float(gpu.shared_bytes), full=may_spill(gpu))
         if gpu.demoted_bytes is not None:  # the spill itself; shared memory also holds pinned buffers
             grown = float(gpu.demoted_bytes)
         if grown is None:

@@ -243,7 +243,6 @@ class Ceilings:
         return {} if used is None else {"ceiling_bytes": used, "ceiling": self._certainty[key]}
 
     def recall(self, key: str, document: Mapping[str, Any]) -> None:
-        """Take over an earlier run's ceiling; ignore anything malformed."""
-        used, certainty = document.get("ceiling_bytes"), document.get("ceiling")
-        if isinstance(used, int) and certainty in ("seen", "probable"):
-            self.bytes_by_key[key], self._certainty[key] = used, certainty
+        """Take over an earlier run's ceiling."""
+        if "ceiling_bytes" in document:
+            self.bytes_by_key[key], self._certainty[key] = document["ceiling_bytes"], document["ceiling"]

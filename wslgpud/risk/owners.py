@@ -10,10 +10,9 @@ Recordings name no users. Until an observation names one, everything is taken fo
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -108,24 +107,21 @@ class Holders:
         if room.gpu is None and not self.fresh:
             return None
         owners, ram = self.listed()
-        sums: dict[Owner, int] = defaultdict(int)
-        if room.key == "ram":
-            sums |= ram
-        else:
-            for pid, size in self._parts(room):
-                if pid in owners:
-                    sums[owners[pid]] += size
-        whole: dict[int | None, int] = defaultdict(int)
-        for owner, size in sums.items():
-            whole[owner.uid] += size
-        return sums | {Owner(uid, ""): size for uid, size in whole.items()}
+        parts: dict[Owner, int] = defaultdict(int, ram if room.key == "ram" else {})
+        for pid, size in self._sizes(room):
+            if pid in owners:
+                parts[owners[pid]] += size
+        whole: dict[Owner, int] = defaultdict(int)
+        for owner, size in parts.items():
+            whole[Owner(owner.uid, "")] += size
+        return parts | whole
 
-    def _parts(self, room: Room) -> list[tuple[int, int]]:
+    def _sizes(self, room: Room) -> list[tuple[int, int]]:
         """Return the pid and the bytes of each process on a card, or in a group."""
         if room.gpu is not None:
             return [(program.pid, program.used_bytes or 0) for program in room.gpu.processes]
         group = room.key.removeprefix("cgroup:")
-        return [(process.pid, process.held_bytes) for process in self._processes if process.within(group)]
+        return [] if group == "ram" else [(p.pid, p.held_bytes) for p in self._processes if p.within(group)]
 
     def _only_person(self) -> Owner | None:
         """Return the one person who uses this machine; None where there are several.
@@ -228,32 +224,13 @@ class OwnedPeaks:
         """Forget all peaks: the last one did harm."""
         self._own.clear()
 
-    def document(self, t: float) -> dict[str, dict[str, list[list[float]]]]:
-        """Return [age in seconds, share] of each peak by uid and program, to be kept across restarts."""
-        found: dict[str, dict[str, list[list[float]]]] = defaultdict(dict)
-        for owner, own in self._own.items():
-            if peaks := own.peaks.document(t):
-                found[str(owner.uid)][owner.program] = peaks
-        return dict(found)
+    def document(self, t: float) -> list[list[Any]]:
+        """Return uid, program and [age in seconds, share] of each peak of every owner, to be kept across restarts."""
+        return [[*owner, peaks] for owner, own in self._own.items() if (peaks := own.peaks.document(t))]
 
-    def recall(self, t: float, document: Any, age_seconds: float) -> None:
-        """Take over an earlier run's peaks; ignore anything malformed."""
-        for uid, program, peaks in by_owner(document):
+    def recall(self, t: float, document: Iterable[list[Any]], age_seconds: float) -> None:
+        """Take over an earlier run's peaks."""
+        for uid, program, peaks in document:
             owner = Owner(uid, program)
-            rows = [(age_seconds + row[0], row[1]) for row in peaks if _is_peak(row)]
-            if rows:
-                self._follow(owner)
-                self._own[owner].peaks.recall(t, rows)
-
-
-def by_owner(document: Any) -> Iterator[tuple[int | None, str, list[Any]]]:
-    """Yield user, program and rows of a document ``{uid: {program: rows}}``; leave out what is not of this form."""
-    for uid, programs in document.items() if isinstance(document, Mapping) else ():
-        if isinstance(programs, Mapping) and (uid.isdecimal() or uid == "None"):
-            user = int(uid) if uid.isdecimal() else None
-            yield from ((user, program, rows) for program, rows in programs.items() if isinstance(rows, list))
-
-
-def _is_peak(row: Any) -> bool:
-    numbers = isinstance(row, list) and len(row) == 2 and all(isinstance(x, (int, float)) for x in row)
-    return numbers and all(math.isfinite(x) for x in row)
+            self._follow(owner)
+            self._own[owner].peaks.recall(t, ((age + age_seconds, share) for age, share in peaks))

@@ -1,4 +1,4 @@
-"""Recorded traces: JSON Lines, gzip-compressed or plain; the format that ``wslgpud record`` writes.
+"""Recorded traces: JSON Lines, gzip-compressed or plain, as ``wslgpud record`` writes them; and the engine over them.
 
 Each line is an object for one observation.
 """
@@ -10,27 +10,19 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from wslgpud.model import (
-    CgroupState,
-    Expected,
-    GpuProcess,
-    GpuSample,
-    Observation,
-    ProcessSample,
-    PsiState,
-    RamState,
-    SwapState,
-    VmState,
-)
+from wslgpud import model
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import Message, MessageLike, cause, say, template
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
+Points = list[tuple[float, float, float | None, model.Level]]
 
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
@@ -38,6 +30,8 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 1 << 20
 #: size limit of an inflated trace; a sample per second for a month takes half
 MAX_BYTES = 8 << 30
+#: size limit of a truth file; a long one has a few hundred bytes
+_MAX_TRUTH_BYTES = 1 << 20
 #: fields of records with another name in a row, besides bytes, which lose their unit
 _KEYS = {
     "utilization_ratio": "util",  # ratios are percentages in a row
@@ -97,18 +91,21 @@ class _Column(NamedTuple):
 def _columns(record: type) -> list[_Column]:
     kinds = {"int": int, "float": float, "str": str}  # everything else has its own place in a row
     found = []
-    for field in fields(record):
-        kind, *optional = str(field.type).split(" | ")
-        if kind in kinds and field.name != "uid":
-            convert = _ratio if field.name.endswith("_ratio") else kinds[kind]
-            needed = field.default is MISSING and not optional
-            found.append(_Column(field.name, _KEYS.get(field.name, field.name.removesuffix("_bytes")), convert, needed))
+    for known in fields(record):
+        kind, *optional = str(known.type).split(" | ")
+        if kind in kinds and known.name != "uid":
+            convert = _ratio if known.name.endswith("_ratio") else kinds[kind]
+            needed = known.default is MISSING and not optional
+            found.append(_Column(known.name, _KEYS.get(known.name, known.name.removesuffix("_bytes")), convert, needed))
     return found
 
 
 _COLUMNS: Mapping[type, list[_Column]] = {
     record: _columns(record)
-    for record in (RamState, SwapState, VmState, PsiState, CgroupState, GpuSample, GpuProcess, ProcessSample, Expected)
+    for record in (
+        *(model.RamState, model.SwapState, model.VmState, model.PsiState, model.CgroupState),
+        *(model.GpuSample, model.GpuProcess, model.ProcessSample, model.Expected),
+    )
 }
 
 
@@ -125,64 +122,63 @@ def _record(record: type[T], row: Row | None, **more: Any) -> T | None:
     return record(**more)
 
 
-def _records(record: type[T], rows: Iterable[Row], **more: Any) -> tuple[T, ...]:
-    return tuple(one for row in rows if (one := _record(record, row, **more)) is not None)
-
-
-def observation_from_row(row: Row, *, wsl: bool = False) -> Observation:
-    """Turn one sample of a trace into an observation.
-
-    Raises:
-        ValueError: a value has the wrong type, or ``t`` is missing.
-    """
-    t = _value(row, "t", float)
-    if t is None:
-        raise ValueError(say("'t' is missing or is not a finite number"))
-    psi = [(name, _record(PsiState, one)) for name, one in (_object(row, "psi") or {}).items() if isinstance(one, dict)]
-    gpus = (
-        _record(GpuSample, gpu, index=position, **_users(gpu)) for position, gpu in enumerate(_list(row, "gpus", dict))
-    )
-    expected = (_record(Expected, one, pids=_pids(one.get("pids"))) for one in _list(row, "expected", dict))
-    return Observation(
-        t=t,
-        ram=_record(RamState, _object(row, "ram")),
-        swap=_record(SwapState, _object(row, "swap")),
-        vm=_record(VmState, _object(row, "vm")),
-        windows=_record(RamState, _object(row, "windows")),
-        containers=_sizes(_object(row, "containers")),
-        psi={name: state for name, state in psi if state is not None},
-        gpus=tuple(filter(None, gpus)),
-        processes=tuple(_processes(_list(row, "procs", dict))),
-        cgroups=_records(CgroupState, _list(row, "cgroups", dict)),
-        wsl=wsl,
-        gap_expected=bool(row.get("gap_expected", False)),
-        exhausted=tuple(_list(row, "exhausted", str)),
-        late=tuple(_list(row, "late", str)),
-        expected=tuple(filter(None, expected)),
-    )
+def _known(records: Iterable[T | None]) -> tuple[T, ...]:
+    return tuple(one for one in records if one is not None)
 
 
 #: lists of programs in a card's record -> in its row
 _USERS = {"processes": "procs", "told": "told", "in_windows": "windows_procs"}
 
 
-def _users(gpu: Row) -> dict[str, tuple[GpuProcess, ...]]:
-    return {name: _records(GpuProcess, _list(gpu, key, dict)) for name, key in _USERS.items()}
+def _gpu(row: Row, position: int) -> model.GpuSample | None:
+    users = {
+        name: _known(_record(model.GpuProcess, one) for one in _list(row, key, dict)) for name, key in _USERS.items()
+    }
+    return _record(model.GpuSample, row, index=position, **users)
+
+
+def _process(row: Row) -> model.ProcessSample | None:
+    roles = frozenset(_list(row, "roles", str))
+    return _record(model.ProcessSample, row, start_ticks=0, swap_bytes=0, roles=roles)
+
+
+def _expected(row: Row) -> model.Expected | None:
+    pids = row.get("pids")
+    own = tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else ()
+    return _record(model.Expected, row, pids=own)
 
 
 def _sizes(row: Row | None) -> dict[str, int] | None:
     return None if row is None else {name: size for name in row if (size := _value(row, name, int)) is not None}
 
 
-def _processes(rows: Iterable[Row]) -> Iterator[ProcessSample]:
-    for row in rows:
-        roles = frozenset(_list(row, "roles", str))
-        if (process := _record(ProcessSample, row, start_ticks=0, swap_bytes=0, roles=roles)) is not None:
-            yield process
+def observation_from_row(row: Row, *, wsl: bool = False) -> model.Observation:
+    """Turn one sample of a trace into an observation.
 
-
-def _pids(value: Any) -> tuple[int, ...]:
-    return tuple(pid for pid in value if isinstance(pid, int)) if isinstance(value, list) else ()
+    Raises:
+        ValueError: a value has the wrong type, or ``t`` is missing.
+    """
+    if (t := _value(row, "t", float)) is None:
+        raise ValueError(say("'t' is missing or is not a finite number"))
+    stalls = _object(row, "psi") or {}
+    psi = {name: _record(model.PsiState, one) for name, one in stalls.items() if isinstance(one, dict)}
+    return model.Observation(
+        t=t,
+        ram=_record(model.RamState, _object(row, "ram")),
+        swap=_record(model.SwapState, _object(row, "swap")),
+        vm=_record(model.VmState, _object(row, "vm")),
+        windows=_record(model.RamState, _object(row, "windows")),
+        containers=_sizes(_object(row, "containers")),
+        psi={name: state for name, state in psi.items() if state is not None},
+        gpus=_known(_gpu(one, position) for position, one in enumerate(_list(row, "gpus", dict))),
+        processes=_known(map(_process, _list(row, "procs", dict))),
+        cgroups=_known(_record(model.CgroupState, one) for one in _list(row, "cgroups", dict)),
+        wsl=wsl,
+        gap_expected=bool(row.get("gap_expected", False)),
+        exhausted=tuple(_list(row, "exhausted", str)),
+        late=tuple(_list(row, "late", str)),
+        expected=_known(map(_expected, _list(row, "expected", dict))),
+    )
 
 
 def _row(record: Any) -> dict[str, Any]:
@@ -194,12 +190,12 @@ def _row(record: Any) -> dict[str, Any]:
     return found
 
 
-def _user_rows(gpu: GpuSample) -> dict[str, Any]:
-    more = {key: [_row(p) for p in listed] for name, key in _USERS.items() if (listed := getattr(gpu, name))}
-    return more | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]}
+def _gpu_row(gpu: model.GpuSample) -> dict[str, Any]:
+    users = {key: [_row(p) for p in listed] for name, key in _USERS.items() if (listed := getattr(gpu, name))}
+    return _row(gpu) | users | {"procs": [_row(p) | {"used": p.used_bytes} for p in gpu.processes]}
 
 
-def row_from_observation(observation: Observation) -> dict[str, Any]:
+def row_from_observation(observation: model.Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; unknown values are omitted."""
     o = observation
     single = (("ram", o.ram), ("swap", o.swap), ("vm", o.vm), ("windows", o.windows))
@@ -207,7 +203,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
     always |= {} if o.containers is None else {"containers": dict(o.containers)}
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
-        "gpus": [_row(gpu) | _user_rows(gpu) for gpu in o.gpus],
+        "gpus": [_gpu_row(gpu) for gpu in o.gpus],
         "procs": [_row(p) | ({"roles": sorted(p.roles)} if p.roles else {}) for p in o.processes],
         "cgroups": [_row(group) for group in o.cgroups],
         "gap_expected": o.gap_expected,
@@ -223,59 +219,56 @@ class TraceError(ValueError):
 
     def __init__(self, path: Path | str, line: int, problem: MessageLike) -> None:
         super().__init__(say("{path}, line {line}: {problem}", path=str(path), line=line, problem=problem))
-        self.path, self.line, self.problem = str(path), line, problem
+        self.line, self.problem = line, problem
 
 
-class NotJsonError(ValueError):
-    """A line of a trace is not JSON: damaged, or the end of a truncated recording."""
+class _CutError(ValueError):
+    """A recording ends in the middle of a sample, as after a crash: everything before is intact."""
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    """Yield a file's lines. Raises ValueError where it is too long, or damaged."""
     with path.open("rb") as file:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
         source: BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
         left = MAX_BYTES
-        while line := source.readline(MAX_LINE_BYTES + 1):
-            left -= len(line)
-            yield line if left >= 0 else b""
+        try:
+            while line := source.readline(MAX_LINE_BYTES + 1):
+                left -= len(line)
+                if left < 0:
+                    most = f"{MAX_BYTES:,}"
+                    raise ValueError(say("a trace has at most {number} bytes once it is inflated", number=most))
+                if len(line) > MAX_LINE_BYTES:
+                    most = f"{MAX_LINE_BYTES:,}"
+                    raise ValueError(say("a line has at most {number} bytes, and this one is longer", number=most))
+                yield line
+        except EOFError as error:
+            raise _CutError(say("the compressed data is truncated here")) from error
+        except (zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(say("the compressed data is damaged ({error})", error=cause(error))) from error
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    if not line:
-        raise ValueError(say("a trace has at most {number} bytes once it is inflated", number=f"{MAX_BYTES:,}"))
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(say("a line has at most {number} bytes, and this one is longer", number=f"{MAX_LINE_BYTES:,}"))
+def _parsed(line: bytes, *, header: bool) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise NotJsonError(say("not JSON ({error})", error=str(error))) from error
+        if not header and not line.endswith(b"\n"):
+            raise _CutError(say("truncated in the middle of a sample")) from error
+        raise ValueError(say("not JSON ({error})", error=str(error))) from error
     if not isinstance(row, dict):
-        raise NotJsonError(say("not a JSON object"))
-    return row
-
-
-def _says_wsl(row: Row) -> bool:
-    """Check a header; return whether the trace was recorded under WSL2."""
-    if row.get("trace") != VERSION:
-        example = f'{{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
+        raise ValueError(say("not a JSON object"))
+    if header and row.get("trace") != VERSION:
         said = say(
             "not a trace of version {version}: the first line must be a header like {header}",
             version=VERSION,
-            header=example,
+            header=f'{{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}',
         )
         raise ValueError(said)
-    return bool((_object(row, "host") or {}).get("wsl", False))
+    return row
 
 
-def _next(row: Row, last: float, *, wsl: bool) -> Observation:
-    observation = observation_from_row(row, wsl=wsl)
-    if observation.t < last:
-        raise ValueError(say("time goes back from {last} to {now} s", last=str(last), now=str(observation.t)))
-    return observation
-
-
-def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -> Iterator[Observation]:
+def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -> Iterator[model.Observation]:
     """Yield the observations of a recorded trace.
 
     ``on_cut`` is called instead of raising where the file ends in mid-line, as a recording does after a crash:
@@ -285,36 +278,99 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
         TraceError: the file is no trace, a line is damaged, or it is truncated; with the line number.
         OSError: the file cannot be opened.
     """
-    number, last, wsl = 0, -math.inf, False
-    try:
-        for number, line in enumerate(_lines(path), start=1):
-            if number > 1 and 0 < len(line) <= MAX_LINE_BYTES and not line.strip():
+    lines, number, last, wsl = _lines(path), 0, -math.inf, False
+    while True:
+        number += 1
+        try:
+            line = next(lines, None)
+            if line is None:
+                break
+            if number == 1:
+                wsl = bool((_object(_parsed(line, header=True), "host") or {}).get("wsl", False))
                 continue
-            try:
-                row = _parsed(line)
-                if number == 1:
-                    wsl = _says_wsl(row)
-                    continue
-                observation = _next(row, last, wsl=wsl)
-            except ValueError as error:
-                if isinstance(error, NotJsonError) and on_cut and number > 1 and not line.endswith(b"\n"):
-                    on_cut(TraceError(path, number, say("truncated in the middle of a sample")))
-                    return
-                raise TraceError(path, number, cause(error)) from error
-            last = observation.t
-            yield observation
-    except EOFError as error:
-        cut = TraceError(path, number + 1, say("the compressed data is truncated here"))
-        if on_cut is None or number == 0:
-            raise cut from error
-        on_cut(cut)
-    except (zlib.error, gzip.BadGzipFile) as error:
-        damaged = say("the compressed data is damaged ({error})", error=cause(error))
-        raise TraceError(path, number + 1, damaged) from error
-    if number == 0:
+            if line.isspace():
+                continue
+            observation = observation_from_row(_parsed(line, header=False), wsl=wsl)
+        except ValueError as error:
+            found = TraceError(path, number, cause(error))
+            if on_cut is None or number == 1 or not isinstance(error, _CutError):
+                raise found from error
+            on_cut(found)
+            return
+        if observation.t < last:
+            back = say("time goes back from {last} to {now} s", last=str(last), now=str(observation.t))
+            raise TraceError(path, number, back)
+        last = observation.t
+        yield observation
+    if number == 1:
         raise TraceError(path, 1, say("the file is empty"))
 
 
 def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:
     """Return the first line of a trace; ``host`` may hold anything, replay reads only ``wsl``."""
     return {"trace": VERSION, "interval_s": interval_seconds, "host": dict(host)}
+
+
+class TruthError(ValueError):
+    """A truth file cannot be read; the message names it and the reason."""
+
+
+@dataclass(slots=True)
+class Replay:
+    """The engine's output for one trace: changes of level, and by resource the forecast of each sample.
+
+    ``start_wall`` is the wall time of second 0, if known.
+    """
+
+    name: str
+    changes: list[model.Transition] = field(default_factory=list)
+    forecasts: dict[str, list[tuple[float, model.Forecast]]] = field(default_factory=dict)
+    samples: int = 0
+    seconds: float = 0.0
+    start_wall: float | None = None
+
+    def points(self) -> dict[str, Points]:
+        """Return, by resource, (time, share of headroom, time to exhaustion or None, level) of every sample."""
+        return {
+            resource: [(t, f.headroom_bytes / f.capacity_bytes, f.eta_seconds, f.level) for t, f in seen]
+            for resource, seen in self.forecasts.items()
+        }
+
+
+def trace_name(path: Path) -> str:
+    """Return a trace's name: the file name up to its first dot."""
+    return path.name.partition(".")[0]
+
+
+def replay(name: str, observations: Iterable[model.Observation], settings: RiskSettings | None = None) -> Replay:
+    """Run a fresh engine over the observations."""
+    engine, result, first = RiskEngine(settings), Replay(name), None
+    for observation in observations:
+        assessment = engine.observe(observation)
+        result.changes.extend(assessment.changes)
+        for forecast in assessment.forecasts:
+            result.forecasts.setdefault(forecast.resource, []).append((observation.t, forecast))
+        first = observation.t if first is None else first
+        result.samples += 1
+        result.seconds = observation.t - first
+    return result
+
+
+def events_beside(path: Path) -> dict[str, float]:
+    """Return when each resource of a trace ran out, from ``NAME.truth.json`` beside it; empty without one.
+
+    Raises:
+        TruthError: it exists, but cannot be read.
+    """
+    beside = path.parent / f"{trace_name(path)}.truth.json"
+    try:
+        with beside.open("rb") as file:
+            rows = json.loads(file.read(_MAX_TRUTH_BYTES))["events"]  # a longer file is cut off and fails to parse
+        times = sorted(((str(row["resource"]), float(row["t"])) for row in rows), reverse=True)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        kind = type(error).__name__
+        said = say("{path}: not a truth file ({kind}: {error})", path=str(beside), kind=kind, error=cause(error))
+        raise TruthError(said) from error
+    return dict(times)  # the first event of each resource

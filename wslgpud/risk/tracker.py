@@ -48,7 +48,6 @@ class Circumstances(NamedTuple):
     wanted_bytes: int = 0  # expected by running commands, judging by earlier runs
     #: how many runs of a command took at least as much as now, without harm; asked only while something grows
     calm: Callable[[Room], Mapping[Owner, int]] = lambda _: {}
-    end_bytes: float | None = None  # use at which a stress run saw the card's memory spill into RAM
     #: bytes by owner, if they have been read afresh; asked every other second
     held: Callable[[Room], Mapping[Owner, int] | None] = lambda _: None
     owners_known: bool = False  # else everything counts as one owner's
@@ -138,10 +137,9 @@ class Tracker:
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take over an earlier run's state, and its age; peaks of another capacity are ignored."""
-        capacity = document.get("capacity_bytes")
-        if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
+        if abs(document.get("capacity_bytes", 0) - self.capacity) <= 0.01 * self.capacity:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
-            self.owned.recall(t, document.get("owned_peaks"), age_seconds)
+            self.owned.recall(t, document.get("owned_peaks", ()), age_seconds)
             self._fullness.recall(document)
 
     def update(self, t: float, room: Room, around: Circumstances) -> ResourceState:
@@ -172,7 +170,7 @@ class Tracker:
         if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
             fits = around.wanted_bytes <= s.expected_too_much * room.headroom
             dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
-        full = self._fullness.update(t, room, around.end_bytes, alarmed=alarmed)
+        full = self._fullness.update(t, room, alarmed=alarmed)
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view

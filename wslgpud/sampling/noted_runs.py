@@ -1,12 +1,18 @@
-"""Notes of active runs in a tick: the growth to expect, and the rows of ``status``."""
+"""What active runs announce, in a tick: the growth to expect, the figures of trainings, and the rows of ``status``.
+
+What a run says counts only for its own process: all it can cause is a warning that this one leaks, or will grow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wslgpud.active_runs.notes import Noted
-from wslgpud.model import Expected, ProcessSample
+from wslgpud.model import Expected, Forecast, GpuProcess, GpuSample, Number, ProcessSample, Reading, Snapshot
+from wslgpud.risk import training_metrics as metrics
+from wslgpud.risk.training_metrics import StepBlock, step_growth
 from wslgpud.sources.identity import Trust
 
 #: limit of a note's memory: more than any machine has
@@ -58,3 +64,97 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
             if 0 < peak < _MAX_MEMORY_BYTES and 0 <= (taken := used.get(name, 0)) < _MAX_MEMORY_BYTES
         ]
     return tuple(expectations)
+
+
+#: limit of steps, and of seconds until memory is full; no training runs longer
+_LONGEST = 1e8
+_RUN = {
+    "steps": metrics.STEPS,
+    "step_seconds": metrics.STEP_TIME,
+    "usual_step_seconds": metrics.USUAL_STEP_TIME,
+    "tokens": metrics.TOKENS,
+    "pinned": metrics.PINNED,
+}
+_PLAIN = {
+    "used": metrics.KEPT,
+    "peak": metrics.PEAK,
+    "reserved": metrics.RESERVED,
+    "pieces": metrics.PIECES,
+    "retries": metrics.RETRIES,
+    "failures": metrics.FAILURES,
+}
+
+
+def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[Forecast]) -> Iterator[Reading]:
+    """Yield the figures of trainings, and how long the memory of each lasts given the forecasts' headroom."""
+    headroom = {forecast.resource: forecast.headroom_bytes for forecast in forecasts}
+    cards = {gpu.uuid: f"gpu{gpu.index}" for gpu in snapshot.gpus}
+    only = next(iter(cards.values())) if len(cards) == 1 else ""
+    for note in notes:
+        if note.document["kind"] != "training":
+            continue
+        process = (str(note.who.pid), str(note.document["what"]))
+        yield from (Reading(spec, note.document[name], process) for name, spec in _RUN.items() if name in note.document)
+        for memory in note.document["memory"]:
+            name = memory["name"]
+            if resource := name if name == "ram" else cards.get(name) or ("" if name else only):
+                yield from _of(memory, (*process, resource), headroom.get(resource), note.document)
+
+
+def claimed(notes: Iterable[Noted], gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
+    """Return the GPUs with the memory that trainings report for themselves; none can report for another process."""
+    cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
+    programs: dict[str, list[GpuProcess]] = {}
+    for note in notes:
+        for memory in note.document["memory"] if note.document["kind"] == "training" else ():
+            if (uuid := cards.get(memory["name"])) and "reserved" in memory:
+                program = GpuProcess(note.who.pid, str(note.document["what"]), memory["reserved"])
+                programs.setdefault(uuid, []).append(program)
+    return tuple(replace(gpu, told=tuple(programs[gpu.uuid])) if gpu.uuid in programs else gpu for gpu in gpus)
+
+
+def _of(
+    memory: Mapping[str, Any], labels: tuple[str, ...], headroom: int | None, run: Mapping[str, Any]
+) -> Iterator[Reading]:
+    known = {name: value for name, value in memory.items() if name in _PLAIN and (value or name != "peak")}
+    yield from (Reading(_PLAIN[name], value, labels) for name, value in known.items())
+    # Memory that the allocator has reserved and never used is room, too.
+    room = None if headroom is None else headroom + max(0, memory.get("reserved", 0) - memory["peak"])
+    work = memory["peak"] - memory["used"]
+    if room is not None and work > 0:
+        if batch := run.get("batch"):
+            yield Reading(metrics.MAX_BATCH, batch + room * batch // work, labels)
+        if (length := run.get("length")) and (longest := run.get("longest", 0)) >= length:
+            # Activations, logits, and attention that does not keep its scores all grow in proportion.
+            yield Reading(metrics.MAX_LACKS, max(0, work * (longest - length) // length - room), labels)
+    scales = [[StepBlock(*block) for block in blocks] for blocks in memory["scales"]]
+    if (growth := step_growth(scales)) is None:
+        return
+    yield Reading(metrics.PER_STEP, round(growth.step_bytes), labels)
+    yield Reading(metrics.GROWN, growth.grown_bytes, labels)
+    if room is not None:
+        left, step_seconds = room / growth.step_bytes, run.get("step_seconds")
+        if left <= _LONGEST:
+            yield Reading(metrics.STEPS_LEFT, round(left), labels)
+        if step_seconds is not None and left * step_seconds <= _LONGEST:
+            yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)
+
+
+def shown(snapshot: Snapshot) -> dict[int, dict[str, Number]]:
+    """Return, by pid, the figures of a training for ``status``: on the GPU where it holds most, else in RAM."""
+    fullest: dict[int, tuple[str, ...]] = {}
+    for labels, kept in sorted(snapshot.family(metrics.KEPT).items(), key=lambda one: (one[0][2] != "ram", one[1])):
+        if kept:
+            fullest[int(labels[0])] = labels
+    return {
+        pid: {name: value for name, spec in _FIGURES.items() if (value := snapshot.value(spec, *labels)) is not None}
+        for pid, labels in fullest.items()
+    }
+
+
+_FIGURES = {
+    "kept_bytes": metrics.KEPT,
+    "peak_bytes": metrics.PEAK,
+    "step_growth_bytes": metrics.PER_STEP,
+    "largest_batch": metrics.MAX_BATCH,
+}

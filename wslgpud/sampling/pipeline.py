@@ -10,21 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wslgpud.active_runs.announced import AnnouncedRuns
+from wslgpud.active_runs.cards_under_test import CardsUnderTest
 from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
-from wslgpud.model import Event, Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.model import Event, Forecast, Level, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
-from wslgpud.risk.fullness import card_ends
-from wslgpud.sampling import training_readings
-from wslgpud.sampling.calm import CALM_SECONDS, Scene, is_calm
+from wslgpud.sampling import noted_runs
 from wslgpud.sampling.cardinality import CardinalityLimiter
-from wslgpud.sampling.noted_runs import expected, running
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources.registry import SOURCES
-from wslgpud.stress.cards_under_test import CardsUnderTest
 from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)
@@ -35,6 +32,42 @@ LESSON_SECONDS = 600.0
 TREND_SECONDS = 5.0
 #: aim at this many samples before the memory is gone at the present rate
 SAMPLES_BEFORE_END = 20
+#: while all is calm, only what can end a training within seconds is read at every tick, the rest this often
+CALM_SECONDS = 5.0
+#: calm ends once a resource's headroom has moved by this share of its capacity since everything was read
+MOVED_RATIO = 0.01
+#: nothing is calm with less than this share of a resource left: stalls may come without a movement
+CALM_HEADROOM_RATIO = 0.15
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What must stay as it is for calm to last: headroom by resource, and the programs on the cards."""
+
+    headroom_bytes: Mapping[str, int]
+    programs: frozenset[tuple[int, int]]
+
+    @classmethod
+    def of(cls, observation: Observation, forecasts: Iterable[Forecast]) -> Scene:
+        programs = frozenset((gpu.index, process.pid) for gpu in observation.gpus for process in gpu.processes)
+        return cls({forecast.resource: forecast.headroom_bytes for forecast in forecasts}, programs)
+
+
+def is_calm(scene: Scene, before: Scene, forecasts: Sequence[Forecast]) -> bool:
+    """Return whether nothing has happened since ``before`` that could lead to a warning."""
+    return (
+        scene.programs == before.programs
+        and bool(forecasts)
+        and all(
+            forecast.level == Level.OK
+            and forecast.eta_seconds is None
+            and forecast.headroom_bytes >= CALM_HEADROOM_RATIO * forecast.capacity_bytes
+            and forecast.resource in before.headroom_bytes
+            and abs(forecast.headroom_bytes - before.headroom_bytes[forecast.resource])
+            < MOVED_RATIO * forecast.capacity_bytes
+            for forecast in forecasts
+        )
+    )
 
 
 class SamplingPace:
@@ -99,7 +132,6 @@ class SamplingPipeline:
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
         self._lessons_mono = host.clock.mono()
-        self._card_ends: Mapping[str, float] = {}
         self._pace = SamplingPace(config.sampling)
         self._settings = config.sampling
         self._last_full_mono = -math.inf
@@ -124,8 +156,8 @@ class SamplingPipeline:
             self._noted = self.runs.read()
         notes = self._noted
         observation = observation_of(sampled)
-        cards = training_readings.claimed(notes, observation.gpus)
-        observation = replace(observation, expected=expected(notes, sampled.processes), gpus=cards)
+        cards = noted_runs.claimed(notes, observation.gpus)
+        observation = replace(observation, expected=noted_runs.expected(notes, sampled.processes), gpus=cards)
         assessment, report = self._assess(self._tests.untested(observation, notes), sampled.wall)
         self.delay_seconds = self._pace.next_delay(
             sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
@@ -136,11 +168,10 @@ class SamplingPipeline:
         snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
         news = bool(assessment.changes or snapshot.events)
         self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not news
-        if calm and self._calm:
-            return PipelineState(snapshot, observation, assessment.forecasts, calm=True), assessment.changes
-        runs = running(notes, self.runs.trust, self.host.clock.mono(), training_readings.shown(snapshot))
-        state = PipelineState(snapshot, observation, assessment.forecasts, runs)
-        return state, assessment.changes
+        calm = calm and self._calm
+        details = {} if calm else noted_runs.shown(snapshot)
+        runs = () if calm else noted_runs.running(notes, self.runs.trust, self.host.clock.mono(), details)
+        return PipelineState(snapshot, observation, assessment.forecasts, runs, calm), assessment.changes
 
     def hurry(self) -> None:
         """Take the next sample as soon as possible: the remaining memory can be gone at any moment."""
@@ -158,7 +189,6 @@ class SamplingPipeline:
             if error != self._engine_error:
                 log.exception("the risk engine failed and is restarted; please report this")
             assessment, self._engine = Assessment((), ()), RiskEngine(users_known=True)
-            self._engine.card_ends = self._card_ends
             self._engine_failures += 1
         self._engine_error = error
         readings = tuple(risk_metrics.readings(assessment.forecasts))
@@ -185,13 +215,9 @@ class SamplingPipeline:
     def _trainings(self, notes: Sequence[Noted], sampled: Snapshot, assessment: Assessment) -> Iterator[SourceReport]:
         """Yield the readings that trainings report, if any; see ``wslgpud.training``."""
         began = self.host.clock.mono()
-        if readings := tuple(training_readings.readings(notes, sampled, assessment.forecasts)):
+        if readings := tuple(noted_runs.readings(notes, sampled, assessment.forecasts)):
             seconds = self.host.clock.mono() - began
             yield SourceReport("training", "ok", Sample(readings), began, seconds, last_success_wall=sampled.wall)
-
-    def learn(self, runs: Iterable[StressResult]) -> None:
-        """Take in the GPU measurements of stress runs; all of them, oldest first."""
-        self._card_ends = self._engine.card_ends = card_ends(runs)
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
         """Give the engine the lessons of an earlier run, and their age."""
