@@ -10,8 +10,7 @@ import sys
 import time
 from typing import Any
 
-from wslgpud.probes.nvml_backend import Failed, NvmlLibrary, written
-from wslgpud.probes.nvml_calls import CALLS, EACH, Call
+from wslgpud.probes.nvml_calls import CALLS, EACH, Call, Failed, NvmlLibrary, written
 from wslgpud.probes.nvml_probe import Session
 
 #: never called by the daemon; measured to document why

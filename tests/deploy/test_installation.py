@@ -129,7 +129,7 @@ def test_the_keep_alive_task_exists_only_if_windows_says_so(
             raise MessageError("Windows cannot be reached")
         return told
 
-    monkeypatch.setattr("wslgpud.probes.keep_alive.does", does)
+    monkeypatch.setattr("wslgpud.probes.interop.keep_alive", does)
     assert installing.keeps_alive() is kept
 
 

@@ -116,17 +116,3 @@ def test_a_count_beyond_what_was_asked_for_is_cut():
     kernel._enum_processes = endless
     (card,) = reader_of(kernel).read()
     assert [row[0] for row in card["processes"] if any(row[1:])] == [812]
-
-
-def test_each_call_is_tried_and_told_for_a_report():
-    kernel = Kernel([Adapter(entries=[Entry(812, GIB)])])
-    tried = dxg.try_each(lambda: DxgDevice("/dev/null", kernel.ioctl))
-    assert {one["call"] for one in tried} == {"LX_DXENUMADAPTERS3", "LX_DXQUERYSTATISTICS", "LX_DXENUMPROCESSES"}
-    assert not any("error" in one for one in tried)
-    assert [one["answer"] for one in tried if "pid 812, segment group 0" in one["about"]] == [[15 * GIB, GIB, GIB, 0]]
-
-
-@pytest.mark.parametrize("generation", ["einval", "caller", "no statistics"])
-def test_a_report_of_an_older_kernel_has_its_errors(generation):
-    tried = dxg.try_each(lambda: DxgDevice("/dev/null", Kernel([Adapter()], generation).ioctl))
-    assert any(one["call"] == "LX_DXENUMPROCESSES" and one["error"] == "ENOTTY" for one in tried)

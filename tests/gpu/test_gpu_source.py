@@ -370,9 +370,9 @@ def test_wsls_library_comes_first_then_the_loaders(machine, wsl):
     """Without a setting: /usr/lib/wsl/lib where it exists, else what the dynamic loader finds."""
     folder = str(machine.library.parent)
     code = f"""
-from wslgpud.probes import nvml_backend
-nvml_backend.WSL_LIBRARY = {str(machine.library) if wsl else "/nowhere"!r}
-print(nvml_backend.NvmlLibrary("").library)
+from wslgpud.probes import nvml_calls
+nvml_calls.WSL_LIBRARY = {str(machine.library) if wsl else "/nowhere"!r}
+print(nvml_calls.NvmlLibrary("").library)
 """
     environment = {**clean_environment(), "LD_LIBRARY_PATH": "" if wsl else folder}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

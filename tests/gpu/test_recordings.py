@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.nvml_backend import error_names
-from wslgpud.probes.nvml_calls import SENTINELS, Output
+from wslgpud.probes.nvml_calls import SENTINELS, Output, error_names
 from wslgpud.probes.nvml_remedies import REMEDIES, explain
 from wslgpud.probes.supervisor import clean_environment, python_command
 

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from wslgpud.probes import nvml_probe
-from wslgpud.probes.nvml_backend import Failed, Recorded
-from wslgpud.probes.nvml_calls import CALLS
+from wslgpud.probes.nvml_calls import CALLS, Failed, Recorded
 from wslgpud.probes.nvml_probe import Session
 
 GPU = {

@@ -14,14 +14,14 @@ from tree_sitter import Language, Node, Parser
 
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import notifications
-from wslgpud.probes import interop, keep_alive, windows_probe
+from wslgpud.probes import interop
 
 REFERENCE = json.loads(Path(__file__).with_name("windows_reference.json").read_text())
 SIZE = "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
 SCRIPTS = {
-    "probe": windows_probe.SCRIPT,
+    "probe": interop.RESIDENT_PROBE,
     "toast": notifications.SCRIPT,
-    "keep-alive": keep_alive.SCRIPT,
+    "keep-alive": interop.KEEP_ALIVE,
     "about": interop.ABOUT,
     "size": SIZE,
 }

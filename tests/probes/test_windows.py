@@ -19,7 +19,7 @@ from tests.probes.windows_pc import ANSWER, HERE, WINDOWS, Pc
 from wslgpud.config import Config, Windows
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.model import Sample
-from wslgpud.probes import interop, windows_probe
+from wslgpud.probes import interop
 from wslgpud.sampling.capture import capture
 from wslgpud.sources import windows
 from wslgpud.sources.windows import Facts, WindowsSource, from_exporter, from_probe, unreturned_bytes
@@ -66,14 +66,14 @@ def test_one_process_answers_many_times_and_ends_when_we_do(pc: Pc, ask: Ask) ->
     assert start["cwd"] == str(pc.root / "mnt/c")
     *options, encoded = start["args"]
     assert options[-1] == "-EncodedCommand"
-    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(windows_probe.SCRIPT)
+    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(interop.RESIDENT_PROBE)
     assert (pc.folder / "ended").exists()
     assert found[windows.TOTAL.name] == 66888116 * 1024
     assert found[windows.AVAILABLE.name] == 9663676416  # WMI writes numbers of 64 bits as text at times
 
 
 def test_the_command_line_is_far_from_windows_limit() -> None:
-    assert len(" ".join(interop.powershell_command(Host(), windows_probe.SCRIPT))) < 16_000
+    assert len(" ".join(interop.powershell_command(Host(), interop.RESIDENT_PROBE))) < 16_000
 
 
 def test_the_cards_are_named_and_what_is_none_is_left_out(pc: Pc, ask: Ask) -> None:

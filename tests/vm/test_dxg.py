@@ -105,8 +105,8 @@ def guest(module_machine: BootMachine, tmp_path_factory: pytest.TempPathFactory)
     one.windows_says({"number": one.thread, "usage": 9 * GIB, "demoted": GIB})
     machine.run("systemd-run", "--unit=dxg", "python3", f"{FOLDER}/dxg_cuse.py", ANSWERS)
     eventually(lambda: machine.run("test", "-c", "/dev/dxg", check=False).returncode == 0, "/dev/dxg")
-    tried = json.loads(machine.run("/opt/wslgpud/bin/python", "-m", "wslgpud.probes.dxg").stdout)
-    assert not [call for call in tried if "error" in call], tried
+    answer = json.loads(machine.run("/opt/wslgpud/bin/python", "-m", "wslgpud.probes.dxg").stdout)
+    assert "adapters" in answer, answer
     machine.run("systemd-run", "--unit=wslgpud-here", "/opt/wslgpud/bin/wslgpud", "run")
     return one
 

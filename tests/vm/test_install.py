@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.probes import interop, keep_alive
+from wslgpud.probes import interop
 
 from .image import Image
 from .test_fresh import CLONE, Newcomer, newcomer
@@ -196,7 +196,7 @@ def test_under_wsl_it_explains_keep_alive_and_can_set_it_up(in_wsl: Admin) -> No
     asked = in_wsl.does("install", "--keep-alive")
     *_, encoded = in_wsl.read("command").split()
     assert in_wsl.read("asked").splitlines()[-1] == "create Ubuntu-24.04"
-    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(keep_alive.SCRIPT)
+    assert base64.b64decode(encoded).decode("utf-16-le") == interop.framed(interop.KEEP_ALIVE)
     assert "instanceIdleTimeout" not in asked.stdout
 
     in_wsl.put("task")

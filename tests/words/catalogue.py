@@ -26,7 +26,7 @@ from wslgpud.alerts.rules import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys, sections
-from wslgpud.probes.wsl_keys import FILES
+from wslgpud.probes.wsl_config import FILES
 from wslgpud.words import TEMPLATES, TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"

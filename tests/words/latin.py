@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wslgpud.advise.wslconfig.presets import PRESETS
 from wslgpud.cli import app
-from wslgpud.probes.wsl_keys import FILES
+from wslgpud.probes.wsl_config import FILES
 
 #: one a line: units, products, formats, acronyms, and words that users of PyTorch leave in English
 NAMES = frozenset(Path(__file__).with_name("names.txt").read_text().split())

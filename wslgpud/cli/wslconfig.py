@@ -25,7 +25,7 @@ from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.probes.interop import WSL_CONF_PATH
-from wslgpud.probes.wsl_keys import FILES, KINDS, WSL_CONF, WSLCONFIG
+from wslgpud.probes.wsl_config import FILES, KINDS, WSL_CONF, WSLCONFIG
 from wslgpud.words import Message, MessageError, current, says, t, template
 
 app = CommandGroup()

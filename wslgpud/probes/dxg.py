@@ -21,7 +21,6 @@ import struct
 import sys
 import threading
 import time
-from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ NAMES = {
 }
 #: D3DKMT_QUERYSTATISTICS_TYPE
 OF_ADAPTER, OF_SEGMENT, OF_PROCESS_GROUP = 0, 3, 9
-#: D3DKMT_MEMORY_SEGMENT_GROUP: VRAM, and RAM that the GPU uses
-LOCAL, NON_LOCAL = 0, 1
+#: D3DKMT_MEMORY_SEGMENT_GROUP: VRAM
+LOCAL = 0
 INCLUDE_COMPUTE_ONLY = 1
 ADAPTER_ADDRESS = 6  # KMTQAITYPE_ADAPTERADDRESS: PCI bus, device, function
 
-MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES, MAX_TRIED = 64, 32, 4096, 16
+MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES = 64, 32, 4096
 #: Shares of the time limit of the whole probe: after the first, what is known of the processes so far is the answer,
 #: and after the second there is none.
 ENOUGH_RATIO, PATIENCE_RATIO = 0.2, 0.4
@@ -65,6 +64,8 @@ ENOUGH_RATIO, PATIENCE_RATIO = 0.2, 0.4
 ADAPTERS_SECONDS = 600.0
 #: What has failed is tried again after this long; for one process after the other.
 RETRY_SECONDS, REFUSED_SECONDS = 600.0, 60.0
+#: limit of a report for people
+REPORT_SECONDS = 10.0
 #: in the place of the call and the error
 HANGS = ["ioctl", "HANGS"]
 
@@ -107,10 +108,10 @@ class DxgDevice:
             raise DxgFailed(NAMES[code], _name(error)) from error
         return buffer
 
-    def adapters(self, *, addresses: bool = False) -> list[DxgAdapter]:
+    def adapters(self) -> list[DxgAdapter]:
         """Return the adapters, still without their VRAM. The kernel opens each for us, and each is closed again.
 
-        Windows is asked for PCI addresses where there are several, or on request.
+        Windows is asked for PCI addresses where there are several.
         """
         table = ctypes.create_string_buffer(MAX_ADAPTERS * ADAPTER_BYTES)
         asked = (INCLUDE_COMPUTE_ONLY, MAX_ADAPTERS, 0, ctypes.addressof(table))
@@ -118,7 +119,7 @@ class DxgDevice:
         found = []
         for at in range(count):
             handle, *luid = struct.unpack_from("<III", table, at * ADAPTER_BYTES)
-            found.append(DxgAdapter((luid[0], luid[1]), self._pci(handle) if addresses or count > 1 else ""))
+            found.append(DxgAdapter((luid[0], luid[1]), self._pci(handle) if count > 1 else ""))
             self.ask(CLOSE_ADAPTER, "<I", handle)
         return found
 
@@ -130,9 +131,9 @@ class DxgDevice:
         answer = self.ask(QUERY_STATISTICS, asked, kind, low, high, 0, pid, element)
         return struct.unpack_from(layout, answer, RESULT_AT)
 
-    def group(self, luid: tuple[int, int], group: int, pid: int = 0) -> list[int]:
-        """Return budget, requested, usage and demoted bytes of a process in one kind of memory."""
-        budget, requested, usage, *demoted = self.statistics(OF_PROCESS_GROUP, luid, "<8Q", group, pid)
+    def vram_of(self, luid: tuple[int, int], pid: int = 0) -> list[int]:
+        """Return budget, requested, usage and demoted bytes of a process in VRAM."""
+        budget, requested, usage, *demoted = self.statistics(OF_PROCESS_GROUP, luid, "<8Q", LOCAL, pid)
         return [budget, requested, usage, sum(demoted)]
 
     def processes(self, luid: tuple[int, int]) -> list[int]:
@@ -188,7 +189,7 @@ class DxgReader:
     def read(self) -> list[dict[str, Any]]:
         """Return each adapter with ``luid``, ``vram_bytes``, ``pci``, ``own`` and ``processes``.
 
-        ``processes`` holds lists of a PID (or thread ID) and of what :meth:`DxgDevice.group` says of its VRAM, zeros
+        ``processes`` holds lists of a PID (or thread ID) and of what :meth:`DxgDevice.vram_of` says, zeros
         where there is no answer; ``own`` is what it says of ourselves.
 
         Raises:
@@ -220,7 +221,7 @@ class DxgReader:
             if pid in self._refused or self._mono() > until:
                 continue
             try:
-                rows[-1] = [pid, *device.group(luid, LOCAL, pid)]
+                rows[-1] = [pid, *device.vram_of(luid, pid)]
             except DxgFailed as failed:
                 if failed.error != "EINVAL":
                     raise
@@ -229,7 +230,7 @@ class DxgReader:
             "luid": f"0x{luid[1]:x}_0x{luid[0]:x}",
             "vram_bytes": adapter.vram_bytes,
             "pci": adapter.pci,
-            "own": device.group(luid, LOCAL),
+            "own": device.vram_of(luid),
             "processes": rows,
         }
 
@@ -264,37 +265,5 @@ class PatientDxgReader:
         self.seconds = time.perf_counter() - began
 
 
-def try_each(device: Callable[[], DxgDevice] = DxgDevice) -> list[dict[str, Any]]:
-    """Make each call and return what came back, for a report: nobody has seen these answers of an NVIDIA card."""
-    tried: list[dict[str, Any]] = []
-
-    def told(call: int, about: str, ask: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
-        try:
-            answer = ask()
-        except DxgFailed as failed:
-            tried.append({"call": failed.call, "about": about, "error": failed.error})
-            return None
-        seconds = round(time.perf_counter() - began, 6)
-        tried.append({"call": NAMES[call], "about": about, "answer": answer, "seconds": seconds})
-        return answer
-
-    try:
-        opened = device()
-    except DxgFailed as failed:
-        return [{"call": failed.call, "about": DEVICE, "error": failed.error}]
-    found = told(ENUM_ADAPTERS, "", lambda: [(one.luid, one.pci) for one in opened.adapters(addresses=True)])
-    for luid, _ in found or ():
-        name = f"0x{luid[1]:x}_0x{luid[0]:x}"
-        told(QUERY_STATISTICS, f"{name}: VRAM", partial(opened.vram_bytes, luid))
-        listed = told(ENUM_PROCESSES, name, partial(opened.processes, luid)) or []
-        for pid in (0, *listed[:MAX_TRIED]):
-            for group in (LOCAL, NON_LOCAL):
-                about = f"{name}: pid {pid}, segment group {group}"
-                told(QUERY_STATISTICS, about, partial(opened.group, luid, group, pid))
-    opened.close()
-    return tried
-
-
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(try_each()) + "\n")
+    sys.stdout.write(json.dumps(PatientDxgReader(REPORT_SECONDS).ask()) + "\n")

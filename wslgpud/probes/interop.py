@@ -22,14 +22,45 @@ SOCKET = "/run/WSL/1_interop"
 _PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
-#: Output and errors bypass the console as UTF-8 bytes: its code page differs between countries and cannot always be set
-#: (a Windows program started by a service may have no console).
-_FRAME = Path(__file__).with_name("frame.ps1").read_text(encoding="utf-8")
 #: A start takes half a second, ten seconds on a busy Windows, and more while its disk spins up.
 START_SECONDS = 45.0
 
+
+def _script(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+#: Output and errors bypass the console as UTF-8 bytes: its code page differs between countries and cannot always be set
+#: (a Windows program started by a service may have no console).
+_FRAME = _script("frame.ps1")
 #: PowerShell's version and process, as JSON
-ABOUT = Path(__file__).with_name("about.ps1").read_text(encoding="utf-8")
+ABOUT = _script("about.ps1")
+#: Makes, removes, queries or tries the scheduled task that keeps this distribution running. Windows stops one 15 s
+#: after its last terminal closes, whatever services run in it; a hidden wsl.exe, started at each log-on, keeps it:
+#: https://github.com/microsoft/WSL/issues/10138. One line on standard input: create, remove, status or try, and the
+#: distribution.
+KEEP_ALIVE = _script("keep_alive.ps1")
+#: One resident Windows PowerShell 5.1 that answers each line with a line of JSON, because starting PowerShell takes at
+#: least half a second. It exits at the end of its input, so nothing is left running in Windows when the daemon dies.
+#:
+#: It uses only interfaces that are the same in every language of Windows: WMI classes, the registry and .NET, no
+#: counter names. Each part is queried separately, so a missing WMI class costs only its own values, and is named in
+#: ``missing``:
+#:
+#: - ``memory``, ``system``: ``Win32_PerfFormattedData_PerfOS_Memory`` and ``Win32_OperatingSystem``
+#:   https://learn.microsoft.com/windows/win32/cimwin32prov/win32-operatingsystem (TotalVisibleMemorySize in KiB)
+#: - ``gpu``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUAdapterMemory``, in bytes, one row for each adapter,
+#:   named ``luid_0x00000000_0x0000C8A5_phys_0``
+#: - ``programs``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUProcessMemory``, the largest uses of a card's own
+#:   memory, named ``pid_7364_luid_0x00000000_0x0000C8A5_phys_0``, with the process's name where it still runs
+#: - ``adapters``: names of the cards by LUID, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
+#:   https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older belong to earlier boots
+#: - ``vm``: the processes of virtual machines: WSL's is ``vmmemWSL`` on Windows 11, ``vmmem`` on 10; a session of WSL's
+#:   containers is ``vmmemwslc-cli-USER``
+#:
+#: Written from this documentation and not tested on every Windows.
+RESIDENT_PROBE = _script("windows_probe.ps1")
+_WSLPATH_SECONDS = 5.0
 #: message where ``works`` is False
 OFF = template("WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'")
 
@@ -52,8 +83,7 @@ def automount_root(host: Host) -> str:
     text = host.read_optional(WSL_CONF_PATH)
     if "root" not in text.lower():  # the usual case: the daemon need not import the tables of keys
         return "/mnt/"
-    from wslgpud.probes.wsl_config import parse
-    from wslgpud.probes.wsl_keys import WSL_CONF
+    from wslgpud.probes.wsl_config import WSL_CONF, parse
 
     root = parse(text, file=WSL_CONF).get("automount.root")
     return f"{root}".rstrip("/") + "/" if root else "/mnt/"
@@ -105,6 +135,19 @@ def run(host: Host, script: str, text: str = "", timeout_seconds: float | None =
     command, folder = powershell_command(host, script), host.path(drive(host))
     printed = output(command, timeout_seconds or START_SECONDS, environment(os.environ), folder=folder, text=text)
     return printed.removeprefix("\ufeff")
+
+
+def keep_alive(host: Host, action: str) -> str:
+    """Create, remove, query (``status``) or try the scheduled task, and return PowerShell's output.
+
+    Raises:
+        NoData: Windows cannot be queried, or the name of this distribution is unknown.
+        SourceError: it failed.
+    """
+    # sudo takes the name from the environment.
+    name = os.environ.get("WSL_DISTRO_NAME") if host.live else None
+    name = name or host.run(["wslpath", "-w", "/"], _WSLPATH_SECONDS).strip().strip("\\").rpartition("\\")[2]
+    return run(host, KEEP_ALIVE, f"{action} {name}\n").strip()
 
 
 def powershell_command(host: Host, script: str) -> list[str]:

@@ -27,7 +27,6 @@ import sys
 import time
 
 from wslgpud.probes import dxg
-from wslgpud.probes.nvml_backend import Failed, NvmlLibrary, Recorded, error_names
 from wslgpud.probes.nvml_calls import (
     BROKEN,
     CALLS,
@@ -38,6 +37,10 @@ from wslgpud.probes.nvml_calls import (
     SYSTEM_IDENTITY,
     UNSUPPORTED,
     Call,
+    Failed,
+    NvmlLibrary,
+    Recorded,
+    error_names,
 )
 
 TYPE_CHECKING = False

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.probes import dxg
-from wslgpud.probes.nvml_backend import Failed, written
-from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY
+from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY, Failed, written
 from wslgpud.probes.nvml_probe import Session, open_backend
-
-_DXG_SECONDS = 10.0
 
 
 def main() -> int:
@@ -52,9 +49,7 @@ def capture(session: Session) -> dict[str, Any]:
     if not Path(dxg.DEVICE).exists():
         return {"system": system, "gpus": gpus}
     # No name is in it, and LUIDs are new at every start of Windows.
-    answer = dxg.PatientDxgReader(_DXG_SECONDS).ask()
-    tried = [] if answer.get("failed") == dxg.HANGS else dxg.try_each()
-    return {"system": system, "gpus": gpus, "dxg": answer, "dxg_tried": tried}
+    return {"system": system, "gpus": gpus, "dxg": dxg.PatientDxgReader(dxg.REPORT_SECONDS).ask()}
 
 
 def _ask(session: Session, function: str, *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import wslgpud
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.optional_packages import remedy
-from wslgpud.probes import keep_alive
+from wslgpud.probes import interop
 from wslgpud.service import accounts, release, stress_environment, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import PACKAGE, Places
@@ -141,7 +141,7 @@ def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
 def _keep_alive(options: Options, changes: Changes) -> None:
     if options.keep_alive:
         description = "make a task of Windows that keeps this distribution running"
-        changes.perform(description, lambda: keep_alive.does(Host(), "create"))
+        changes.perform(description, lambda: interop.keep_alive(Host(), "create"))
 
 
 def _check_configuration(new: Path, places: Places) -> None:
@@ -258,6 +258,6 @@ def _tidy_up(new: Path, extras: Collection[str], places: Places, changes: Change
 def keeps_alive() -> bool:
     """Return whether Windows has the task that keeps this distribution running."""
     try:
-        return keep_alive.does(Host(), "status") == "present"
+        return interop.keep_alive(Host(), "status") == "present"
     except MessageError:
         return False

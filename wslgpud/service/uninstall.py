@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes import keep_alive
+from wslgpud.probes import interop
 from wslgpud.service import accounts, systemctl
 from wslgpud.service.changes import Changes, ServiceError
 from wslgpud.service.places import Places
@@ -64,5 +64,5 @@ def remove_windows_task(changes: Changes) -> None:
         with suppress(MessageError):
             changes.perform(
                 "remove the task of Windows that keeps this distribution running, if there is one",
-                lambda: keep_alive.does(Host(), "remove"),
+                lambda: interop.keep_alive(Host(), "remove"),
             )

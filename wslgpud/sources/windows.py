@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, NameLimit, gauge
 from wslgpud.model import GpuProcess, Reading, Sample
-from wslgpud.probes import interop, windows_probe
+from wslgpud.probes import interop
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
@@ -193,7 +193,7 @@ class WindowsSource(Source):
                 raise NoData(absence)
         self._probe = self._probe or Supervisor(
             say("Windows probe"),
-            interop.powershell_command(self.host, windows_probe.SCRIPT),
+            interop.powershell_command(self.host, interop.RESIDENT_PROBE),
             timeout_seconds=TIMEOUT_SECONDS,
             start_timeout_seconds=START_TIMEOUT_SECONDS,
             environment=interop.environment(os.environ),

@@ -141,7 +141,7 @@ def test_a_task_is_fine_where_it_ended_with_0(machine, monkeypatch, result, stat
             raise result
         return f"{result}\n"
 
-    monkeypatch.setattr(checks_windows.keep_alive, "does", does)
+    monkeypatch.setattr(checks_windows.interop, "keep_alive", does)
     said = outcome("windows.task", machine())
 
     assert (said.state, str(said.found)) == (state, found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.advise.wslconfig.compare import quoted
-from wslgpud.probes.wsl_keys import WSLCONFIG
+from wslgpud.probes.wsl_config import WSLCONFIG
 
 MEMORY = WSLCONFIG.by_path["wsl2.memory"]
 

@@ -11,7 +11,7 @@ from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.presets import PRESETS, settings
 from wslgpud.config import Config
 from wslgpud.host import Host, RecordedHost
-from wslgpud.probes.wsl_keys import WSLCONFIG
+from wslgpud.probes.wsl_config import WSLCONFIG
 
 GIB = 1 << 30
 HOSTS = Path(__file__).parents[2] / "hosts"

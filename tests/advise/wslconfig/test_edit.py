@@ -13,8 +13,7 @@ from wslgpud.advise.wslconfig import presets
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded
 from wslgpud.advise.wslconfig.files import backups, decoded, replace
-from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSLCONFIG
+from wslgpud.probes.wsl_config import WSLCONFIG, parse
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 30, 5, tzinfo=timezone.utc)

@@ -10,8 +10,7 @@ from wslgpud.advise.wslconfig import compare
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.presets import PRESETS, settings
 from wslgpud.host import Host
-from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, parse
 
 GIB, MIB = 1 << 30, 1 << 20
 LITTLE = "write memory=8GB or more"

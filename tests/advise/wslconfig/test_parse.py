@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.probes.wsl_config import Parsed, boolean, integer, parse, size
-from wslgpud.probes.wsl_keys import WSLCONFIG
+from wslgpud.probes.wsl_config import WSLCONFIG, Parsed, boolean, integer, parse, size
 
 
 def warnings_of(found: Parsed) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import FILES
+from wslgpud.probes.wsl_config import FILES, parse
 
 if sys.version_info >= (3, 11):
     import tomllib

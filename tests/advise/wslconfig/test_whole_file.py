@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile, parse
 
 STOPS = "write instanceIdleTimeout=-1 below [general] instead"
 

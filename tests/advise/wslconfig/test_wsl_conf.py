@@ -18,8 +18,7 @@ from wslgpud.cli import app, wslconfig
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root
-from wslgpud.probes.wsl_config import Parsed, parse
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, Parsed, parse
 
 HOSTS = Path(__file__).parents[2] / "hosts"
 SYSTEMD = {"boot.systemd": "true"}

@@ -1,4 +1,4 @@
-"""Whether Windows tells the VRAM of each program, tried call by call: nobody has published the answers for NVIDIA."""
+"""Whether Windows tells the VRAM of each program: nobody has published its answers for NVIDIA."""
 
 from __future__ import annotations
 
@@ -20,30 +20,27 @@ def vram_by_process(machine: Evidence) -> Outcome:
     """With it the program that fills a card is measured, and not guessed; the brake needs no guess to act."""
     if not machine.host.exists(dxg.DEVICE):
         return skipped(say("{path} is missing", path=dxg.DEVICE))
-    tried = _tried(machine)
-    if not tried:
-        return unknown(say("no answer"))
-    failed = next((one for one in tried if "error" in one), None)
-    if failed is not None:
-        facts = {"call": failed["call"], "error": failed["error"]}
-        found = say("{call} fails with {error}: who fills the card stays a guess", **facts)
+    answer = _answer(machine)
+    if "failed" in answer:
+        call, error = answer["failed"]
+        found = say("{call} fails with {error}: who fills the card stays a guess", call=call, error=error)
         return note(found, in_windows("wsl --update"))
-    listed = {pid for one in tried if one["call"] == dxg.NAMES[dxg.ENUM_PROCESSES] for pid in one["answer"]}
-    measured = any(gpu.demoted_bytes is not None for gpu in machine.gpus.samples)
-    calls = {"calls": len(tried), "count": len(listed)}
-    if measured:
-        return good(say("measured: {calls} calls answered, {count} programs listed", **calls))
+    if "adapters" not in answer:
+        return unknown(say("no answer"))
+    count = len({pid for adapter in answer["adapters"] for pid, *_ in adapter["processes"]})
+    if any(gpu.demoted_bytes is not None for gpu in machine.gpus.samples):
+        return good(say("measured: {count} programs listed", count=count))
     # With nobody on a card there is nothing to compare.
-    return good(say("{calls} calls answered, {count} programs listed; none with a figure that fits NVML's", **calls))
+    return good(say("{count} programs listed; none with a figure that fits NVML's", count=count))
 
 
-def _tried(machine: Evidence) -> list[dict[str, Any]]:
-    """Return what each call has answered, by a child that may hang."""
+def _answer(machine: Evidence) -> dict[str, Any]:
+    """Return the answer of ``PatientDxgReader`` in a child that may hang."""
     if isinstance(machine.host, RecordedHost):
         recording = machine.host.recording("nvml.json")
-        return json.loads(recording.read_text(encoding="utf-8")).get("dxg_tried", []) if recording else []
+        return json.loads(recording.read_text(encoding="utf-8")).get("dxg", {}) if recording else {}
     with suppress(ValueError):
         text = output(python_command("wslgpud.probes.dxg"), _SECONDS, clean_environment())
-        found: list[dict[str, Any]] = json.loads(text)
+        found: dict[str, Any] = json.loads(text)
         return found
-    return []
+    return {}

@@ -24,7 +24,7 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.notifications import ToastChannel
 from wslgpud.alerts.messages import trial
 from wslgpud.host import NoData, SourceError
-from wslgpud.probes import keep_alive
+from wslgpud.probes import interop
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources import windows
 from wslgpud.sources.windows import MIN_PROGRAM_BYTES
@@ -202,7 +202,7 @@ def toast(machine: Evidence) -> Outcome:
 def task(machine: Evidence) -> Outcome:
     """A task at log-on keeps the distribution, and so the daemon and every training, running without a terminal."""
     try:
-        result = one_line(keep_alive.does(machine.host, "try"))
+        result = one_line(interop.keep_alive(machine.host, "try"))
     except (NoData, SourceError) as error:
         return _refused(error.message, KEEPS_RUNNING)
     if result != "0x0":

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from wslgpud.advise.wslconfig.presets import GIB, IDLE, WINDOWS_BYTES
 from wslgpud.probes.interop import WSL_CONF_PATH
-from wslgpud.probes.wsl_config import Entry, Parsed, Value
-from wslgpud.probes.wsl_keys import FOLKLORE, REMOVED, WSL_CONF, WSLCONFIG, WslKey
+from wslgpud.probes.wsl_config import FOLKLORE, REMOVED, WSL_CONF, WSLCONFIG, Entry, Parsed, Value, WslKey
 from wslgpud.words import Message, MessageLike, say, template
 
 #: number of settings listed that a bad line keeps from taking effect

@@ -7,8 +7,7 @@ import re
 from typing import Literal, NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.wsl_config import Parsed, Value
-from wslgpud.probes.wsl_keys import WSLCONFIG, WslKey
+from wslgpud.probes.wsl_config import WSLCONFIG, Parsed, Value, WslKey
 from wslgpud.sources.memory import meminfo
 from wslgpud.words.units import size
 

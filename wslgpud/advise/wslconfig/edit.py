@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from wslgpud.probes.wsl_config import parse
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile, WslKey
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile, WslKey, parse
 from wslgpud.words import MessageError
 
 _LINE_END = re.compile(r"\r?\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import interop, wsl_config
-from wslgpud.probes.wsl_keys import WSL_CONF, WSLCONFIG, WslFile
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
 from wslgpud.words import MessageError, cause, say
