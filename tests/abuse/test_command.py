@@ -16,8 +16,7 @@ import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.channels.notifications import DesktopChannel
-from wslgpud.alerts.channels.programs import CommandChannel
+from wslgpud.alerts.channels.programs import CommandChannel, DesktopChannel
 from wslgpud.probes import interop
 from wslgpud.security.run_as import program, replaceable
 

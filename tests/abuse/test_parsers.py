@@ -22,7 +22,7 @@ from wslgpud.advise.fit import source
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.alerts import channel_factory
+from wslgpud.alerts import dispatcher
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.app.process import NoRecording, host_at
@@ -243,7 +243,7 @@ class TestWhatPeopleType:
     @relaxed
     @given(LINES)
     def test_levels_of_channels_and_headers(self, text: str) -> None:
-        for read in (lambda: channel_factory.levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
+        for read in (lambda: dispatcher.levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
             try:
                 read()
             except ConfigError as refusal:

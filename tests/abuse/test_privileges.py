@@ -487,7 +487,7 @@ def test_a_picture_ignores_settings_of_the_current_folder(tmp_path: Path) -> Non
 def test_a_notification_is_shown_by_the_sessions_user_in_full(public: Path, monkeypatch) -> None:
     """With root's group and variables, what that user's desktop can read would be more than theirs."""
     from tests.alerts.test_channels import message  # it imports every channel
-    from wslgpud.alerts.channels.notifications import DesktopChannel
+    from wslgpud.alerts.channels.programs import DesktopChannel
 
     shown = public / "shown"
     shown.touch()

@@ -16,11 +16,11 @@ from tests.alerts.ticks import START
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from tests.support.receivers import smtp, webhook
 from tests.support.servers import alertmanager, free_port
-from wslgpud.alerts import channel_factory
+from wslgpud.alerts import dispatcher
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
-from wslgpud.alerts.channels.notifications import SCRIPT, DesktopChannel, ToastChannel
+from wslgpud.alerts.channels.programs import SCRIPT, DesktopChannel, ToastChannel
 from wslgpud.alerts.messages import iso
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
@@ -308,7 +308,7 @@ def test_a_bad_alertmanager_url_gives_an_error_not_a_traceback(url: str) -> None
 
 class TestConfiguration:
     def built(self, **settings: Any) -> list[str]:
-        return [c.name for c in channel_factory.channels(Alerts(**settings), Host("/nowhere"), {})]
+        return [c.name for c in dispatcher.channels(Alerts(**settings), Host("/nowhere"), {})]
 
     def test_without_any_on_a_plain_machine_there_is_no_channel(self) -> None:
         assert self.built() == []

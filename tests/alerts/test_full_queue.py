@@ -77,19 +77,6 @@ def test_beyond_500_messages_the_least_important_are_dropped() -> None:
     assert dispatcher.counts["flaky", "dropped"] == 2
 
 
-def test_a_flood_is_logged_once_until_the_queue_is_half_free(caplog) -> None:
-    queue = Queue()
-    (worker,) = Dispatcher([Flaky(1)], queue, Clock())._workers
-    logged = []
-    for count in (501, 501, 251, 501, 250, 501):
-        queue.waiting = []
-        queue.put(*["info"] * count)
-        worker._step()
-        logged.append(sum("more than 500 messages are queued" in line for line in caplog.messages))
-
-    assert logged == [1, 1, 1, 1, 1, 2]
-
-
 @pytest.mark.parametrize(("hours", "given_up"), [(2.0, {}), (2.001, {1: "older than 2 h"})])
 def test_a_message_older_than_expire_hours_is_dropped(hours: float, given_up: dict[int, str]) -> None:
     queue, clock = Queue("critical"), Clock()

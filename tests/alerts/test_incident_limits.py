@@ -188,9 +188,10 @@ def test_only_memory_warnings_of_the_observed_time_are_counted() -> None:
     late, early = [incident(short(t, OK, WARNING, 50), short(t + 9, WARNING, OK, 60)) for t in (100, 99)]
     noted, disk = incident(short(200, OK, INFO)), incident(transition(200, OK, WARNING, rule="read_only_disk"))
 
-    assert tally([late, early, noted, disk], START + 100, 7 * 86400.0) == (7 * 86400.0, 1, 1)
-    assert str(tally([late], START + 100, 86400.0).message) == "24 h watched: 1 memory warning, 1 needless"
-    assert tally([late], START + 100, 86399.0).message is None
+    told = str(tally([late, early, noted, disk], START + 100, 7 * 86400.0))
+    assert told == "7 d watched: 1 memory warning, 1 needless"
+    assert str(tally([late], START + 100, 86400.0)) == "24 h watched: 1 memory warning, 1 needless"
+    assert tally([late], START + 100, 86399.0) is None
 
 
 def test_a_pause_keeps_its_headline_unless_a_worse_alarm_comes() -> None:

@@ -14,6 +14,7 @@ from wslgpud.alerts import report
 from wslgpud.alerts.incidents import IncidentLedger
 from wslgpud.alerts.messages import closing, end_facts, outcome
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.words import Fact
 
 GIB = 1 << 30
 OK, INFO, WARNING, CRITICAL = Level.OK, Level.INFO, Level.WARNING, Level.CRITICAL
@@ -41,7 +42,7 @@ def kill(t: float, **facts: str | float) -> Transition:
     return replace(row, facts={"who": "python3 train.py (pid 7)", "killed_wall": START + t, **facts})
 
 
-def short(t: float, old: Level, new: Level, left: int = 5, **facts: str) -> Transition:
+def short(t: float, old: Level, new: Level, left: int = 5, **facts: Fact) -> Transition:
     forecast = Forecast("ram", new, left * GIB, 100 * GIB, who="python3 train.py (pid 7)", who_pid=7)
     return replace(transition(t, old, new), forecast=forecast, facts=facts)
 
@@ -110,7 +111,9 @@ def test_a_kill_again_and_again_is_one_story() -> None:
 )
 def test_an_exhaustion_that_killed_nobody_says_how_it_ended(end: str, said: str) -> None:
     assert told(short(1, OK, WARNING)) == [(1, "still open")]
-    assert told(short(1, OK, WARNING), short(60, WARNING, OK, 20, end=end)) == [(1, said)]
+    assert told(short(1, OK, WARNING), short(60, WARNING, OK, 20, end=end, room_bytes=(20 * GIB, 100 * GIB))) == [
+        (1, said)
+    ]
 
 
 def test_what_still_runs_and_is_left_tells_how_exhaustion_ended() -> None:
@@ -233,8 +236,8 @@ def test_rows_form_whole_incidents_whenever_the_daemon_restarts(
             rows.append((number, row))
             ledger.take(number, row)
 
-    assert {i.key: i.levels for i in fold(rows) if i.closed_wall is None} == {
-        key: i.levels for key, i in ledger.open.items()
+    assert {i.key: i.held for i in fold(rows) if i.closed_wall is None} == {
+        key: i.held for key, i in ledger.open.items()
     }
     for incident in fold(rows):
         own = [t for n, t in rows if incident.id <= n <= incident.last_id and t.resource == incident.resource]

@@ -256,7 +256,7 @@ def test_memory_is_given_back_once_8_percent_more_are_free(left: int, end: str) 
     ]
     (incident,) = fold(enumerate(rows[:2]))
 
-    assert end_facts(incident, rows[2], []) == {"end": end}
+    assert end_facts(incident, rows[2], []) == {"end": end, "room_bytes": (left, 100)}
     assert end_facts(incident, replace(rows[2], forecast=None), []) == {}
     (killed_of,) = fold(enumerate([*rows[:2], killed("ld")]))
     assert end_facts(killed_of, rows[2], []) == {}

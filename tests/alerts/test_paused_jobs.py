@@ -49,7 +49,10 @@ def test_pause_and_exhaustion_are_one_incident_with_commands(tmp_path: Path) -> 
     (one,) = life.manager.standing()
     told = life.waiting()[-1]
 
-    assert one.incident.levels == {"memory_exhaustion": Level.CRITICAL, BRAKE: Level.CRITICAL}
+    assert {rule: row.new for rule, row in one.incident.held.items()} == {
+        "memory_exhaustion": Level.CRITICAL,
+        BRAKE: Level.CRITICAL,
+    }
     assert f"{WHO} paused at " in told["headline"]
     assert "'sudo wslgpud brake resume 1' resumes it, 'sudo wslgpud brake stop 1' stops it" in told["advice"]
     life.end()

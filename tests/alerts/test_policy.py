@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.channel_factory import channels
-from wslgpud.alerts.channels.notifications import DesktopChannel, ToastChannel
-from wslgpud.alerts.dispatcher import SendPolicy, quiet_hours, second_of_day
+from wslgpud.alerts.channels.programs import DesktopChannel, ToastChannel
+from wslgpud.alerts.dispatcher import SendPolicy, channels, quiet_hours, second_of_day
 from wslgpud.alerts.messages import digest, iso, level_of, local_time
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host

@@ -218,7 +218,7 @@ def test_a_false_alarm_comes_without_advice(life: Life) -> None:
     life.memory(50, WARNING, OK, left=70)
     life.rows()
     reader = life.store.reader
-    (listed,) = summaries(reader, [*grouped(reader.changes(brief=True))], ENGLISH)
+    (listed,) = summaries(grouped(reader.changes(brief=True)), ENGLISH)
     closed = report(reader, listed["id"], ENGLISH)
 
     assert opened is not None
@@ -252,9 +252,3 @@ def test_a_report_lists_only_events_of_its_time_and_resource(life: Life) -> None
     assert life.store.flush()
     found = of_incident._events(life.store.reader, group, START, START + 60, ENGLISH)
     assert [e["text"] for e in found] == [f"jump {n}" for n in range(10, 60)]
-
-
-def test_no_summary_is_missing_when_incidents_exceed_one_batch(life: Life) -> None:
-    incidents = [replace(incident(transition(n, OK, WARNING)), id=n, last_id=n) for n in range(501)]
-
-    assert [one["id"] for one in summaries(life.store.reader, incidents, ENGLISH)] == [*range(501)]

@@ -13,14 +13,14 @@ import tree_sitter_powershell
 from tree_sitter import Language, Node, Parser
 
 from wslgpud.advise.wslconfig import files
-from wslgpud.alerts.channels import notifications
+from wslgpud.alerts.channels import programs
 from wslgpud.probes import interop
 
 REFERENCE = json.loads(Path(__file__).with_name("windows_reference.json").read_text())
 SIZE = "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
 SCRIPTS = {
     "probe": interop.RESIDENT_PROBE,
-    "toast": notifications.SCRIPT,
+    "toast": programs.SCRIPT,
     "keep-alive": interop.KEEP_ALIVE,
     "about": interop.ABOUT,
     "size": SIZE,

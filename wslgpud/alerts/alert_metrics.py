@@ -6,7 +6,6 @@ The score: how many exhaustions it warned of in time, and how many false alarms 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
@@ -69,8 +68,8 @@ def readings(
     open_ones: Iterable[Incident], counts: Mapping[tuple[str, str], int], waiting: Mapping[str, int]
 ) -> Iterator[Reading]:
     for incident in open_ones:
-        for rule, level in incident.levels.items():
-            yield Reading(LEVEL, int(level), (rule, incident.resource))
+        for rule, row in incident.held.items():
+            yield Reading(LEVEL, int(row.new), (rule, incident.resource))
             yield Reading(OPENED, incident.opened_wall, (rule, incident.resource))
     yield from (Reading(DELIVERIES, count, labels) for labels, count in counts.items())
     yield from (Reading(WAITING, number, (channel,)) for channel, number in waiting.items())
@@ -86,30 +85,18 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
     return not incident.close_call
 
 
-class Tally(NamedTuple):
-    """Number of memory warnings in the observed time, and of false alarms among them."""
-
-    watched_seconds: float
-    warnings: int
-    needless: int
-
-    @property
-    def message(self) -> Message | None:
-        """Return it as a message; None with less than a day of data."""
-        if self.watched_seconds < MIN_WATCHED_SECONDS:
-            return None
-        return says(
-            "{watched_seconds} watched: {count} memory warning, {needless} needless",
-            "{watched_seconds} watched: {count} memory warnings, {needless} needless",
-            count=self.warnings,
-            needless=self.needless,
-            watched_seconds=self.watched_seconds,
-        )
-
-
-def tally(incidents: Sequence[Incident], since_wall: float, watched_seconds: float) -> Tally:
+def tally(incidents: Sequence[Incident], since_wall: float, watched_seconds: float) -> Message | None:
+    """Return the number of memory warnings, and of false alarms among them; None with less than a day of data."""
+    if watched_seconds < MIN_WATCHED_SECONDS:
+        return None
     warned = [i for i in incidents if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
-    return Tally(watched_seconds, len(warned), _needless(warned, incidents))
+    return says(
+        "{watched_seconds} watched: {count} memory warning, {needless} needless",
+        "{watched_seconds} watched: {count} memory warnings, {needless} needless",
+        count=len(warned),
+        needless=_needless(warned, incidents),
+        watched_seconds=watched_seconds,
+    )
 
 
 def score(incidents: Sequence[Incident]) -> Iterator[Reading]:

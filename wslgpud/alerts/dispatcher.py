@@ -1,4 +1,4 @@
-"""Delivers messages from the outbox to the channels: at least once, in order, never delaying a tick.
+"""Builds the channels, and delivers messages from the outbox to them: at least once, in order, never delaying a tick.
 
 Channels for people wait during quiet hours, and have a limit of messages per hour.
 """
@@ -10,14 +10,17 @@ import logging
 import re
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError
+from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
+from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
+from wslgpud.alerts.channels.programs import CommandChannel, DesktopChannel, ToastChannel
 from wslgpud.alerts.messages import Payload, digest, level_of, worded
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.host import Clock
+from wslgpud.host import Clock, Host
 from wslgpud.model import Level
 from wslgpud.store import Delivery, Outbox
 from wslgpud.words import ENGLISH, MessageLike, Translator, cause, say
@@ -30,11 +33,64 @@ BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 MAX_WAITING = 500
 #: the end of quiet hours is checked at least this often: the wall clock may be set meanwhile
 RECHECK_SECONDS = 60.0
-
-
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _QUIET = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
+
+
+def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
+    """Return the configured and the automatic channels; ConfigError: one cannot be used."""
+    found: list[Channel] = []
+    toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
+    if settings.windows_toast == "on" or (settings.windows_toast == "auto" and host.live and toast.available()):
+        found.append(toast)
+    # Under WSL no desktop shows notifications; Windows does.
+    local = host.live and not found and desktop.available()
+    if settings.desktop == "on" or (settings.desktop == "auto" and local):
+        found.append(desktop)
+    found += configured(settings)
+    names = [channel.name for channel in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError("alerts: {names} is configured twice", names=tuple(sorted(twice)))
+    if unknown := levels(settings).keys() - {*names, *optional_channels(settings)}:
+        told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
+        raise ConfigError("alerts.channel_levels: no channel {names}; there are: {known}", **told)
+    return found
+
+
+def configured(settings: Alerts) -> list[Channel]:
+    """Return the explicitly configured channels; raises like ``channels``."""
+    levels(settings)
+    quiet_hours(settings.quiet_hours)  # validate even without a channel for people
+    urls = urls_from(settings.urls, settings.urls_file)
+    understood(urls)
+    found: list[Channel] = [AppriseChannel(url) for url in urls]
+    found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]
+    if settings.command:
+        found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
+    return found
+
+
+def optional_channels(settings: Alerts) -> set[str]:
+    """Return the channels that are used if available; Windows' drive is not available at every boot.
+
+    https://github.com/microsoft/WSL/issues/4226
+    """
+    automatic = {ToastChannel.name: settings.windows_toast, DesktopChannel.name: settings.desktop}
+    return {name for name, use in automatic.items() if use == "auto"}
+
+
+def levels(settings: Alerts) -> defaultdict[str, Level]:
+    """Return the lowest level of each channel; ConfigError where one is not given as ``name=level``."""
+    found = defaultdict(lambda: Level[settings.minimum_level.upper()])
+    for entry in settings.channel_levels:
+        name, _, level = entry.partition("=")
+        if level.upper() not in Level.__members__ or not name:
+            raise ConfigError(
+                "alerts.channel_levels must hold entries like windows_toast=critical, not {entry}", entry=repr(entry)
+            )
+        found[name] = Level[level.upper()]
+    return found
 
 
 def quiet_hours(text: str) -> tuple[float, float] | None:
@@ -128,7 +184,6 @@ class _ChannelWorker:
         self._channel, self._owner, self._outbox, self._clock = channel, owner, owner.outbox, owner.clock
         self._policy = SendPolicy(owner.settings) if channel.human else None
         self._failures = 0
-        self._overfull = False
         self._not_before = 0.0
         self._refreshed = owner.clock.mono()
 
@@ -167,14 +222,8 @@ class _ChannelWorker:
         """Return the messages to keep; an unbounded queue would fill memory overnight."""
         excess = len(waiting) - MAX_WAITING
         if excess <= 0:
-            self._overfull = self._overfull and len(waiting) > MAX_WAITING // 2
             return waiting
         least = heapq.nsmallest(excess, waiting, key=lambda d: (level_of(d.payload), d.id))
-        if not self._overfull:  # once, not for each message of a flood
-            self._overfull = True
-            log.warning(
-                "%s: more than %d messages are queued; the least important are dropped", self._channel.name, MAX_WAITING
-            )
         self._done(least, "dropped", say("more than {count} messages were waiting", count=MAX_WAITING))
         gone = {delivery.id for delivery in least}
         return [delivery for delivery in waiting if delivery.id not in gone]

@@ -66,10 +66,8 @@ class Incident:
     least_bytes: tuple[int, int] | None = None
     #: the last row with which a job paused because of it no longer was
     resumed: Transition | None = None
-    resumed_id: int | None = None
     #: its first kill, and when the last one was reported
     kill: Transition | None = None
-    kill_id: int | None = None
     kill_told_wall: float | None = None
     closed_wall: float | None = None
     #: number of the last row that told of a lost job
@@ -79,10 +77,6 @@ class Incident:
     def key(self) -> Key:
         """Return the key that only one open incident can have."""
         return story(self.rule), self.resource
-
-    @property
-    def levels(self) -> Mapping[str, Level]:
-        return {rule: row.new for rule, row in self.held.items()}
 
     @property
     def paused(self) -> Transition | None:
@@ -102,10 +96,7 @@ class Incident:
 
     @property
     def killed_wall(self) -> float | None:
-        if self.kill is None:
-            return None
-        told = self.kill.facts.get("killed_wall")
-        return float(told) if isinstance(told, (int, float)) else self.kill.wall
+        return None if self.kill is None else _told_wall(self.kill, "killed_wall")
 
     @property
     def loss(self) -> Transition | None:
@@ -117,11 +108,7 @@ class Incident:
     @property
     def lost_wall(self) -> float:
         """When the job was lost; the last change where none was."""
-        if self.kill is not None:
-            return self.killed_wall or self.kill.wall
-        row = self.loss or self.last
-        told = row.facts.get("ended_wall")
-        return float(told) if isinstance(told, (int, float)) else row.wall
+        return self.killed_wall or _told_wall(self.loss or self.last, "ended_wall")
 
     @property
     def lead_seconds(self) -> float | None:
@@ -129,6 +116,12 @@ class Incident:
         if self.killed_wall is None or self.warned_wall is None:
             return None
         return max(0.0, self.killed_wall - self.warned_wall) or None
+
+
+def _told_wall(row: Transition, name: str) -> float:
+    """Return the moment that a row tells of, else that of the row."""
+    told = row.facts.get(name)
+    return float(told) if isinstance(told, (int, float)) else row.wall
 
 
 class UnseenLoss(NamedTuple):
@@ -225,7 +218,7 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
         held[row.rule] = row
     kills = row.rule == OOM_KILL and row.new >= row.old
     if kills and known.kill is None:
-        known = replace(known, kill=row, kill_id=number)
+        known = replace(known, kill=row)
         # The kernel's own moment may lie before the first row of the story that it ends.
         if 0.0 < known.opened_wall - known.lost_wall <= LATE_KILL_SECONDS:
             known = replace(known, opened_wall=known.lost_wall)
@@ -239,7 +232,7 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     if kills or (known.kill is None and (paused or row.new > known.worst or (row.new == known.worst and not saved))):
         known = replace(known, message=row.message)
     if row.rule == BRAKE and row.new == Level.OK:
-        known = replace(known, resumed=row, resumed_id=number)
+        known = replace(known, resumed=row)
     least, now = known.least_bytes, row.forecast
     if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
         least = now.headroom_bytes, now.capacity_bytes

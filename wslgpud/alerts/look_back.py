@@ -15,13 +15,11 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import KILLED_BEFORE, UNCLEAN_END, VRAM_STRESS
-from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
@@ -30,7 +28,6 @@ from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import parse_uint, table
 from wslgpud.sources.kernel_lines import LineParser
-from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.store import DaemonRun, ProcessPoint, Store
 from wslgpud.words import Fact, MessageLike, template
 from wslgpud.words.units import one_line
@@ -61,8 +58,8 @@ _TELLING = re.compile(
 )
 #: TCP's message concerns its own limit, and costs no more than a connection: net/ipv4/tcp.c, tcp_check_oom
 _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
-#: of one resource, kills that follow one another within this time are one incident
-BURST_SECONDS = 600.0
+#: of one resource, kills in the same quarter of an hour are one incident
+BURST_SECONDS = 900.0
 #: incidents told; more than anybody reads
 MAX_INCIDENTS = 20
 #: lines that a kill consists of, see ``sources.kernel_lines``: the journal filters, so that little is read
@@ -157,50 +154,32 @@ def examine(
     return row, Snapshot(now, mono, 0, (report,))
 
 
-def earlier_kills(host: Host, boot_id: str) -> list[Transition]:
-    """Return the beginning of an incident for each kill, or burst of kills, oldest first.
+def earlier_kills(host: Host) -> list[Transition]:
+    """Return the beginning of an incident for each kill in the journal, or burst of kills, oldest first.
 
-    This boot's log comes from the kernel, that of earlier boots from the journal. Where neither shows a kill that the
-    kernel has counted, one says how many there were.
+    Where it shows none that the kernel has counted since the machine started, one says how many there were.
     """
-    own, journal, this = list(_of_this_boot(host)), list(_of_journal(host)), boot_id.replace("-", "")
-    earlier = [event for boot, event in journal if boot != this]
-    own = own or [event for boot, event in journal if boot == this]
-    rows = [_row(host, burst) for burst in _bursts([*earlier, *own])][-MAX_INCIDENTS:]
+    bursts: dict[tuple[str, float], list[Event]] = {}
+    for kill in _kills_in_journal(host):
+        bursts.setdefault((resource_of(kill), kill.wall // BURST_SECONDS), []).append(kill)
+    rows = [_row(host, burst) for burst in bursts.values()][-MAX_INCIDENTS:]
     counted = parse_uint(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
-    if counted and not own:
-        wall, mono = host.clock.wall(), host.clock.mono()
+    wall, mono = host.clock.wall(), host.clock.mono()
+    if counted and not any(row.wall >= wall - mono for row in rows):
         facts: dict[str, Fact] = {"count": counted, "boot_wall": wall - mono}
         rows.append(Transition(wall, mono, "ram", KILLED_BEFORE, Level.OK, Level.WARNING, facts=facts))
     return rows
 
 
-def _of_this_boot(host: Host) -> Iterator[Event]:
-    source = KernelLogSource(host, Config())
-    try:
-        while not source.caught_up:
-            events = source.read().events
-            # What comes from now on the daemon tells itself.
-            yield from (event for event in events if event.kind == "oom_kill" and event.fields.get("past"))
-            if not host.live:
-                return
-    except (NoData, SourceError) as error:
-        log.debug("this boot's kernel log cannot be read: %s", error)
-    finally:
-        source.close()
-
-
-def _of_journal(host: Host) -> Iterator[tuple[str, Event]]:
-    """Yield the kills in the journal, oldest first, each with the id of its boot."""
+def _kills_in_journal(host: Host) -> Iterator[Event]:
+    """Yield the kills in the journal, of all boots, oldest first."""
     kernel = ("_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "--since=-30days", "--lines=1000", f"--grep={_LINES}")
-    lines = _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE,_BOOT_ID")
-    for boot, entries in groupby(map(_entry, lines), key=lambda entry: str(entry.get("_BOOT_ID", ""))):
-        parser = LineParser()
-        for entry in entries:
-            stamp, text = parse_uint(str(entry.get("__REALTIME_TIMESTAMP"))), entry.get("MESSAGE")
-            event = parser.add(text) if isinstance(text, str) else None
-            if event is not None and event.kind == "oom_kill" and stamp is not None:
-                yield boot, Event(event.kind, stamp / 1e6, event.text, dict(event.fields))
+    parser = LineParser()
+    for entry in map(_entry, _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE")):
+        stamp, text = parse_uint(str(entry.get("__REALTIME_TIMESTAMP"))), entry.get("MESSAGE")
+        event = parser.add(text) if isinstance(text, str) else None
+        if event is not None and event.kind == "oom_kill" and stamp is not None:
+            yield Event(event.kind, stamp / 1e6, event.text, dict(event.fields))
 
 
 def _entry(line: str) -> dict[str, Any]:
@@ -209,18 +188,6 @@ def _entry(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return entry if isinstance(entry, dict) else {}
-
-
-def _bursts(kills: Iterable[Event]) -> list[list[Event]]:
-    bursts: list[list[Event]] = []
-    latest: dict[str, list[Event]] = {}
-    for kill in sorted(kills, key=lambda kill: kill.wall):
-        known = latest.get(resource_of(kill))
-        if known is None or kill.wall - known[-1].wall > BURST_SECONDS:
-            latest[resource_of(kill)] = known = []
-            bursts.append(known)
-        known.append(kill)
-    return bursts
 
 
 def _row(host: Host, kills: Sequence[Event]) -> Transition:
@@ -246,7 +213,7 @@ def start(host: Host, store: Store, boot_id: str, alerts: AlertManager) -> None:
                 store.append(kept, urgent=True)
                 alerts.report(row)
                 return
-            rows = earlier_kills(host, boot_id)
+            rows = earlier_kills(host)
             for row in rows:
                 alerts.report(row)
                 alerts.report(replace(row, old=row.new, new=Level.OK))

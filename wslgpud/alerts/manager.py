@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts import alert_metrics, channel_factory
+from wslgpud.alerts import alert_metrics
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher
+from wslgpud.alerts.dispatcher import Dispatcher, levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, again, closing, compose, end_facts, payload, text_now, with_victim
 from wslgpud.alerts.rules import KILLED_BEFORE, RuleEngine, is_momentary
@@ -23,7 +23,7 @@ from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
 from wslgpud.risk.attribution import group_name
 from wslgpud.store import Store
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, MessageLike, say, translator
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, MessageLike, say, translator
 from wslgpud.words.units import one_line
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class AlertManager:
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels, self._began = channels, clock.mono()
-        self._levels = channel_factory.levels(settings)
+        self._levels = levels(settings)
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
         # Closed ones are kept only for the score and for lost jobs, and so only those that count for these.
@@ -106,7 +106,7 @@ class AlertManager:
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
-        names, optional = {channel.name for channel in channels}, channel_factory.optional_channels(settings)
+        names, optional = {channel.name for channel in channels}, optional_channels(settings)
         for delivery in store.outbox.unsent():
             back = delivery.channel in optional and delivery.created_wall >= oldest
             if delivery.channel not in names and not back:
@@ -143,7 +143,7 @@ class AlertManager:
         self.control.see(unseen.incident.last_id)
         return True
 
-    def tally(self) -> alert_metrics.Tally:
+    def tally(self) -> Message | None:
         now, ran = self._clock.wall(), self._clock.mono() - self._began
         watched = min(HISTORY_SECONDS, self._store.watched_seconds + ran)
         return alert_metrics.tally(self._known, now - HISTORY_SECONDS, watched)
@@ -154,10 +154,10 @@ class AlertManager:
 
     def reminders(self, channel: str) -> list[Payload]:
         """Return messages of open, unsilenced incidents at the channel's levels; from any thread."""
-        held = [(incident, row) for incident in self._open for row in incident.held.values()]
         return [
-            payload(row, Text(row.message, compose(row).evidence), incident=incident, host=self._place.host)
-            for incident, row in held
+            payload(row, compose(row), incident=incident, host=self._place.host)
+            for incident in self._open
+            for row in incident.held.values()
             if row.new >= self._levels[channel] and not self._is_silenced(row)
         ]
 
@@ -289,13 +289,13 @@ class AlertManager:
         """Repeat the warning once half of the remaining time has passed."""
         for resource, forecast in self._forecasts.items():
             incident, eta = self._ledger.open.get((MEMORY, resource)), forecast.eta_seconds
-            level = incident.levels.get(MEMORY, Level.OK) if incident is not None else Level.OK
-            if incident is None or level < Level.WARNING or eta is None:
+            last = None if incident is None else incident.held.get(MEMORY)
+            if incident is None or last is None or last.new < Level.WARNING or eta is None:
                 continue
             told, when = self._last_eta.setdefault(resource, (eta, snapshot.mono))
             if eta <= told / 2 and snapshot.mono - when >= REPEAT_SECONDS:
                 self._last_eta[resource] = (eta, snapshot.mono)
-                row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, level, level, forecast=forecast)
+                row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, last.new, last.new, forecast=forecast)
                 self._post(row, compose(row), incident)
 
     def _send_deferred(self) -> None:

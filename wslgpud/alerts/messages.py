@@ -133,11 +133,10 @@ def lost(incident: Incident, now_wall: float) -> Message:
 
 def closing(incident: Incident, row: Transition) -> Message:
     """Return how an exhaustion ended, from its last row; an empty message where unknown."""
-    kill, forecast, last_wall = incident.kill, row.forecast, incident.kill_told_wall or 0.0
+    kill, last_wall = incident.kill, incident.kill_told_wall or 0.0
     facts: dict[str, Fact | None] = {
         **row.facts,
         "resource": row.resource,
-        "room_bytes": None if forecast is None else (forecast.headroom_bytes, forecast.capacity_bytes),
         "killed_clock": incident.killed_wall,
         "last_clock": last_wall if kill is not None and last_wall > kill.wall else None,
         "lead_seconds": incident.lead_seconds,
@@ -150,7 +149,7 @@ def closing(incident: Incident, row: Transition) -> Message:
 
 
 def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSample]) -> Mapping[str, Fact]:
-    """Return the fact of how an exhaustion ended, for its last row (a key of ``TEMPLATES["end"]``)."""
+    """Return the facts of how an exhaustion ended (a key of ``TEMPLATES["end"]``), for its last row."""
     if row.forecast is None or incident.kill is not None:
         return {}
     alive = {process.pid for process in processes}
@@ -162,7 +161,7 @@ def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSa
         return {"end": "gone"}
     left, whole = row.forecast.headroom_bytes, row.forecast.capacity_bytes
     least = left if incident.least_bytes is None else incident.least_bytes[0]
-    return {"end": "freed" if left - least >= RECOVERED_SHARE * whole else "stopped"}
+    return {"end": "freed" if left - least >= RECOVERED_SHARE * whole else "stopped", "room_bytes": (left, whole)}
 
 
 def payload(transition: Transition, text: Text, *, incident: Incident | None = None, host: str = "") -> dict[str, Any]:
@@ -183,7 +182,8 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
         "message": text.headline,
         "evidence": words.sentences(text.evidence) or None,
         "advice": text.advice or None,
-        "runbook": f"wslgpud alerts explain {transition.rule}",  # works offline and fits the version
+        # Works offline and fits the version.
+        "runbook": f"wslgpud alerts explain {transition.rule}" if transition.rule in RULES else None,
         "facts": transition.facts or None,
         **(forecast_facts(transition.forecast) if transition.forecast is not None else {}),
     }
@@ -215,18 +215,10 @@ def level_of(message: Payload) -> Level:
 
 def trial(wall: float, command: str) -> Payload:
     """Return a rendered message to test a channel, which names the command that sent it."""
-    return {
-        "at": iso(wall),
-        "since": iso(wall),
-        "kind": "closed",
-        "rule": "test",
-        "resource": "test",
-        "level": "ok",
-        "previous_level": "ok",
-        "host": socket.gethostname(),
-        "headline": words.t("Test message from wslgpud: alerts arrive here"),
-        "evidence": words.t("Sent by '{command}'. Nothing is wrong.", command=command),
-    }
+    row = Transition(wall, 0.0, "test", "test", Level.OK, Level.OK)
+    why = say("Sent by '{command}'. Nothing is wrong.", command=command)
+    text = Text(say("Test message from wslgpud: alerts arrive here"), (why,))
+    return worded(payload(row, text, host=socket.gethostname()), words.current())
 
 
 def body(message: Payload) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,8 +29,6 @@ _MAX_GROWTHS = 5
 _MAX_EVENTS = 50
 #: rows shown from the beginning of an incident, and as many before its end
 _MAX_ROWS = 250
-#: incidents whose full rows, two each, are read at once
-_MAX_AT_ONCE = 250
 
 
 class HeadroomCurve(NamedTuple):
@@ -57,16 +55,9 @@ class Report(NamedTuple):
     curves: list[HeadroomCurve]
 
 
-def summaries(history: Reader, incidents: Sequence[Incident], translator: Translator) -> Iterator[dict[str, Any]]:
-    """Yield summaries of incidents, which were made of brief rows, in a language, as JSON."""
-    for first in range(0, len(incidents), _MAX_AT_ONCE):
-        part = incidents[first : first + _MAX_AT_ONCE]
-        numbers = {n for i in part for n in (i.last_id, i.kill_id, i.resumed_id) if n is not None}
-        rows = history.changes_numbered(numbers)
-        for i in part:
-            last, kill = rows.get(i.last_id, i.last), rows.get(i.kill_id or 0, i.kill)
-            resumed = rows.get(i.resumed_id or 0, i.resumed)
-            yield _summary(replace(i, last=last, kill=kill, resumed=resumed), translator)
+def summaries(incidents: Iterable[Incident], translator: Translator) -> list[dict[str, Any]]:
+    """Return summaries of incidents, of brief rows, in a language, as JSON."""
+    return [_summary(incident, translator) for incident in incidents]
 
 
 def _summary(incident: Incident, translator: Translator) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from wslgpud.advise.checkups import Checkups, Findings
-from wslgpud.alerts import channel_factory, look_back
+from wslgpud.alerts import dispatcher, look_back
 from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
@@ -64,7 +64,7 @@ def check(config: Config) -> None:
     """
     from wslgpud.brake.brake import allowed_users  # late, like all of the brake: it is off by default
 
-    channel_factory.configured(config.alerts)
+    dispatcher.configured(config.alerts)
     allowed_users(config.brake)
     HttpServer(config.server, Publisher(()), ())
     if config.otlp.endpoint:
@@ -213,7 +213,7 @@ class Daemon:
         run, settings = store.previous_run, self._config.alerts
         return AlertManager(
             settings,
-            channel_factory.channels(settings, self._host, self._environ),
+            dispatcher.channels(settings, self._host, self._environ),
             store,
             self._host.clock,
             place,

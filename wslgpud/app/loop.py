@@ -114,7 +114,7 @@ class Loop:
         verdict = decide(state.forecasts, standing, lately, blind=unread, lost=lost)
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
-        runs, tally = self.nightly.runs(), self.alerts.tally().message
+        runs, tally = self.nightly.runs(), self.alerts.tally()
         self.answers.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
         self._tell_trainings(state, standing)
         self._return_cache(state, standing)

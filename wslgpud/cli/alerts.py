@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from wslgpud import config as configuration
-from wslgpud.alerts import channel_factory
+from wslgpud.alerts import dispatcher
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.messages import local_time, trial
@@ -69,7 +69,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     """Return the open incidents, from the database and from the daemon itself: rows may be missing on a full disk."""
     with Reader(database_of(config, state)) as reader:
-        incidents = list(summaries(reader, [i for i in recent(reader, math.inf) if i.closed_wall is None], current()))
+        incidents = summaries([i for i in recent(reader, math.inf) if i.closed_wall is None], current())
     _, now = answering([common.data_folder(state)], complain) or (None, {})
     reported = now.get("incidents", ())
     written = {i["id"] for i in incidents}
@@ -115,8 +115,8 @@ def try_channels(config: common.Config = None) -> None:
         wslgpud alerts test
     """
     settings = loaded(config).config.alerts
-    channels = channel_factory.channels(settings, Host(), os.environ)
-    levels = channel_factory.levels(settings)
+    channels = dispatcher.channels(settings, Host(), os.environ)
+    levels = dispatcher.levels(settings)
     if not channels:
         file = str(config or configuration.find_file(os.environ) or own_config())
         raise Fault(
@@ -172,7 +172,7 @@ def ack(
     """
     with Reader(database_of(config, state)) as reader:
         known = next((i for i in recent(reader, 0.0) if i.id == number), None)
-        told = [] if known is None else list(summaries(reader, [known], current()))
+        told = [] if known is None else summaries([known], current())
     told += [i for i in _open(config, state) if i["id"] == number and not told]
     if not told:
         raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)

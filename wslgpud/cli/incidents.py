@@ -66,7 +66,7 @@ def incidents(
             # Without --all no informational incidents of every day: a model that loads, a clock that was set.
             recent_incidents = recent(reader, *walls)
             chosen = [i for i in recent_incidents if all_ or i.worst > Level.INFO or i.rule == "unclean_end"]
-            documents = list(summaries(reader, chosen, words.current()))
+            documents = summaries(chosen, words.current())
             if as_json:
                 print(json.dumps(documents, indent=2))
             else:

@@ -137,7 +137,7 @@ class _History:
                         yield incident
 
         newest = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
-        return _page(request, "incidents", list(summaries(reader, newest, words)), limit, total)
+        return _page(request, "incidents", summaries(newest, words), limit, total)
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""

@@ -252,19 +252,15 @@ class Reader(AbstractContextManager["Reader"]):
     ) -> Iterator[tuple[int, Transition]]:
         """Yield the changes of level since a moment with their ids, by id, one at a time.
 
-        For ``lasting`` rules also those before it; ``brief``: without forecasts and facts, which are most of the work;
+        For ``lasting`` rules also those before it; ``brief``: without forecasts, which are most of the work;
         ``of`` (rules, resource, first and last id): those of one incident.
         """
         table = schema.transition.c
-        columns = [null().label(c.name) if brief and c.name in ("forecast", "facts") else c for c in table]
+        columns = [null().label(c.name) if brief and c.name == "forecast" else c for c in table]
         query = select(*columns).where(or_(table.ms >= round(since_wall * 1000), table.rule.in_(lasting)))
         if of is not None:
             query = query.where(table.rule.in_(of[0]), table.resource == of[1], table.id.between(*of[2:]))
         yield from self._changes(query.order_by(table.id))
-
-    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
-        """Return these changes of level by their ids; at most 500 at a time."""
-        return dict(self._changes(select(schema.transition).where(schema.transition.c.id.in_([*numbers_][:500]))))
 
     def _changes(self, query: Select[Any]) -> Iterator[tuple[int, Transition]]:
         for row in self._rows(query, schema.transition):

@@ -21,7 +21,7 @@ from wslgpud.advise.doctor.checking import (
 from wslgpud.advise.doctor.checks_gpu import PAGE_FILE, most_vram
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.channels.notifications import ToastChannel
+from wslgpud.alerts.channels.programs import ToastChannel
 from wslgpud.alerts.messages import trial
 from wslgpud.host import NoData, SourceError
 from wslgpud.probes import interop
