@@ -204,7 +204,7 @@ class TestTextsOfTheSystem:
         assert all(number >= 0 for number in torches.version(text))
 
     @relaxed
-    @given(documents("version", "cuda", "architectures", "devices", "kernel", "ran", "tf32", "cudnn", "pinned"))
+    @given(documents("version", "cuda", "architectures", "capabilities", "kernel", "ran", "tf32", "cudnn", "pinned"))
     @example(DEEP)
     def test_what_a_python_says_of_its_torch(self, text: str) -> None:
         torches._facts("python", text, "", 1)

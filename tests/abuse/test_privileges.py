@@ -356,7 +356,7 @@ class TestTheDoctor:
         give(trap.environment.parent, ALICE)
         remember(tmp_path, trap.trained(ALICE))
 
-        torches.ask([""], os.environ, tmp_path)
+        torches.ask("", os.environ, tmp_path)
 
         (said,) = trap.said()
         assert (said["uid"], said["groups"], said["secret"]) == ([ALICE] * 3, [NOBODY], "")
@@ -379,7 +379,7 @@ class TestTheDoctor:
         trap.honest()
         trap.bin.chmod(0o777)
 
-        (facts,) = torches.ask([str(trap.python)], os.environ, tmp_path)
+        facts = torches.ask(str(trap.python), os.environ, tmp_path)
 
         assert str(facts.failure).startswith(
             f"the Python that is named cannot be used: {trap.bin} can be written by everybody"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ class Checks:
     """In place of the checks: what they were given, and what they find."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *states: State) -> None:
-        self.pythons: list[Sequence[str]] = []
+        self.pythons: list[str] = []
         self.states: list[str | None] = []
         self.found = checked(*states)
         monkeypatch.setattr(doctors, "run", self.run)
-        monkeypatch.setattr(torches, "ask", lambda pythons, *_: self.pythons.append(pythons))
+        monkeypatch.setattr(torches, "ask", lambda python, *_: self.pythons.append(python))
 
     def run(self, _: Host, __: Any, ___: Any = None, state: str | None = None, **____: Any) -> list[CheckResult]:
         self.states.append(state)
@@ -49,7 +48,7 @@ def test_torch_is_checked_only_on_this_machine_and_if_wanted(monkeypatch: pytest
 
     checks.typed("--state", "/s")
 
-    assert checks.pythons == [["/a/python"], [""]]
+    assert checks.pythons == ["/a/python", ""]
     assert checks.states == ["/s", None, None, "/s"]
 
 

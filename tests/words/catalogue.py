@@ -32,6 +32,8 @@ from wslgpud.words import TEMPLATES, TRANSLATIONS
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 #: makes the manual pages, whose headings and descriptions are templates, too
 MANUAL = Path(__file__).parents[1] / "docs/man.py"
+#: of a check of the doctor: a template, and a remedy that may be a command
+OUTCOMES = ("good", "note", "problem", "skipped", "unknown")
 KEYWORDS = {
     "say": None,
     "says": (1, 2),
@@ -41,6 +43,7 @@ KEYWORDS = {
     "warn": None,
     "_say": None,
     "refused": None,
+    **dict.fromkeys(OUTCOMES),
 }
 OPTIONS = {"**.js": {"parse_template_string": True}}
 
@@ -56,6 +59,8 @@ def in_python(
         if isinstance(call, ast.Call):
             name = getattr(call.func, "id", "") or getattr(call.func, "attr", "")
             texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            if name in OUTCOMES and not isinstance(call.args[0], ast.Constant):  # the text is the remedy
+                continue
             facts = {keyword.arg for keyword in call.keywords}
             blanks = {*re.findall(r"{(\w+)", texts[0])} if texts else set()
             if name not in keywords and blanks and (blanks & facts or None in facts):  # None: of ``**facts``

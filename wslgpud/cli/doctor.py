@@ -58,7 +58,7 @@ def doctor(
         facts = None
         if host.live and not no_torch:
             named = [str(file) for file in python or ()] or [settings.stress.python]
-            facts = torches.ask(named, os.environ, common.data_folder(state))
+            facts = [torches.ask(one, os.environ, common.data_folder(state)) for one in named]
         findings += doctors.run(host, settings, facts, str(state) if state else None)
     if as_json:  # for programs: the same in every locale
         english = [{name: str(value) for name, value in finding._asdict().items()} for finding in findings]

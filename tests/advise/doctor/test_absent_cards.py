@@ -92,13 +92,6 @@ def test_more_vram_than_windows_surely_has_ram_is_noted(machine, vram, wslconfig
     assert (str(PAGE_FILE) in str(said.remedy)) is (state == "note")
 
 
-def test_without_wsl_there_is_no_page_file_to_ask_for(machine):
-    here = machine({"/proc/meminfo": "MemTotal: 1024 kB\n"})
-    here.gpus = Gpus((CARD,))
-
-    assert outcome("gpu.page_file", here).state == outcome("gpu.cdi_refresh", here).state == "not applicable"
-
-
 @pytest.mark.parametrize(
     ("ram", "file", "vram", "state"),
     [

@@ -15,7 +15,7 @@ WSL = {"/dev/dxg": ""}
 GIB = 1 << 30
 CARD = GpuSample(0, "GPU-1", "RTX", 16 * GIB, 0)
 TORCH = TorchFacts(
-    "/t/bin/python", "2.7.1+cu128", "12.8", ("sm_80", "sm_120"), (("RTX", (8, 0)),), ran=True, tf32=True, cudnn=90701
+    "/t/bin/python", "2.7.1+cu128", "12.8", ("sm_80", "sm_120"), ("8.0",), ran=True, tf32=True, cudnn=90701
 )
 WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
 FAST = "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.benchmark = True"
@@ -180,7 +180,7 @@ def test_a_build_without_code_for_a_card_is_told_with_the_card(machine, capabili
         (WSL, {"ran": False}, "problem", "/t/bin/python: it computes wrong results", "wsl --shutdown   # in Windows"),
         (
             {},
-            {"ran": False, "devices": ()},
+            {"ran": False, "capabilities": ()},
             "problem",
             "/t/bin/python: torch sees no CUDA device",
             "check whether nvidia-smi works; if it does not, restart the machine",

@@ -4,39 +4,57 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.advise.doctor.conftest import outcome
 from tests.support.daemons import saying
-from wslgpud.advise.doctor import _lacking, checking
+from wslgpud.advise.doctor import checking, checks_machine, lacking
 from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus
-from wslgpud.advise.doctor.checks_brake import _may_reclaim, _rights
 from wslgpud.advise.doctor.torches import TorchFacts
-from wslgpud.config import BrakeSettings, Config
-from wslgpud.host import Host
+from wslgpud.config import BrakeSettings, Config, Windows
+from wslgpud.host import Host, NoData
 
 MAY = "the daemon may pause the jobs of the named users"
 MAY_NOT = "the daemon may not signal programs of other users"
-UNREADABLE = "the daemon's permissions cannot be read"
+
+
+@pytest.fixture
+def running(machine):
+    """Return a machine whose daemon has this status in /proc."""
+
+    def build(status: str, **settings: object) -> Evidence:
+        here = machine({"/proc/77/status": status})
+        here.config, here.daemon = Config(**settings), SimpleNamespace(pid=lambda: 77)
+        return here
+
+    return build
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "found"),
+    ("status", "state"),
     [
-        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000020\n", "good", MAY),
-        ("Uid:\t0\t0\t0\t0\nCapEff:\t00000000000000c0\n", "problem", MAY_NOT),
-        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000010\n", "problem", MAY_NOT),
-        ("Uid:\t1000\t0\t0\t0\nCapEff:\t0000000000000000\n", "good", MAY),
-        ("Uid:\t1000\t0\t0\t0\n", "could not tell", UNREADABLE),
-        ("Uid:\t\nCapEff:\t0000000000000020\n", "could not tell", UNREADABLE),
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000020\n", "good"),
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t00000000000000c0\n", "problem"),
+        ("Uid:\t0\t0\t0\t0\nCapEff:\t0000000000000010\n", "problem"),
+        ("Uid:\t1000\t0\t0\t0\nCapEff:\t0000000000000000\n", "good"),
     ],
 )
-def test_the_daemon_may_signal_own_programs_or_all_with_cap_kill(status, state, found):
-    said = _rights(status, frozenset({1000}))
+def test_the_daemon_may_signal_own_programs_or_all_with_cap_kill(running, monkeypatch, status, state):
+    monkeypatch.setattr(checks_machine, "allowed_users", lambda _: frozenset({1000}))
+    said = outcome("rights.brake", running(status, brake=BrakeSettings(on=True)))
 
-    assert (said.state, str(said.found)) == (state, found)
+    assert (said.state, str(said.found)) == (state, MAY if state == "good" else MAY_NOT)
     assert said.remedy == ("sudo wslgpud service install --allow brake" if state == "problem" else "")
+
+
+@pytest.mark.parametrize(
+    "status", ["", "Uid:\t1000\t0\t0\t0\n", "Uid:\t\nCapEff:\t0000000000000020\n", "Uid:\t0\nCapEff:\tno\n"]
+)
+def test_rights_that_cannot_be_read_are_not_guessed(running, status):
+    with pytest.raises(NoData, match="the daemon's permissions cannot be read"):
+        outcome("rights.brake", running(status, brake=BrakeSettings(on=True)))
 
 
 @pytest.mark.parametrize(
@@ -66,21 +84,14 @@ def test_the_brake_of_a_running_daemon_is_judged(
         ("Uid:\t990\nCapEff:\t2\n", True, "good", ""),
         ("Uid:\t990\nCapEff:\t20\n", True, "problem", "sudo wslgpud service install --allow return-cache"),
         ("Uid:\t990\nCapEff:\t2\n", False, "problem", "wsl --update"),
-        ("Uid:\t\n", True, "could not tell", ""),
     ],
 )
-def test_giving_page_cache_back_needs_roots_file_and_its_right(status, here, state, fix):
-    said = _may_reclaim(status, here=here)
+def test_giving_page_cache_back_needs_roots_file_and_its_right(running, monkeypatch, status, here, state, fix):
+    monkeypatch.setattr(checks_machine, "reclaim_file", lambda _: here)
+    said = outcome("rights.return_cache", running(status, windows=Windows(return_cache=True)))
 
     assert said.state == state
     assert fix in str(said.remedy)
-
-
-@pytest.mark.parametrize("check", ["rights.brake", "rights.secrets", "service.runs"])
-def test_a_recording_has_neither_daemon_nor_secrets(machine, check):
-    said = outcome(check, machine())
-
-    assert (said.state, str(said.found)) == ("not applicable", "this is a recording")
 
 
 TORCH = TorchFacts("/t/bin/python", "2.7")
@@ -111,12 +122,18 @@ WSL = {"/dev/dxg": ""}
         ("torch.kernel", {}, CARD, (), ("not applicable", "no Python with torch was found")),
         ("torch.kernel", {}, CARD, (TORCH,), None),
         ("memory.size", {}, Gpus(), None, None),
+        ("gpu.page_file", {}, CARD, None, ("not applicable", "this is not WSL2")),
+        ("gpu.cdi_refresh", {}, CARD, None, ("not applicable", "this is not WSL2")),
+        *(
+            (check, {}, Gpus(), None, ("not applicable", "this is a recording"))
+            for check in ("rights.brake", "rights.secrets", "service.runs")
+        ),
     ],
 )
 def test_a_check_that_does_not_apply_says_why(machine, check, files, gpus, torch, lacks):
     here = machine(files)
-    here.gpus, here.torch = gpus, torch
+    here.gpus, here.torch, here.torches = gpus, torch, torch or ()
     (asked,) = (one for one in CHECKS if one.id == check)
-    said = _lacking(asked, here)
+    said = next(lacking(asked, here), None)
 
     assert (said and (said.state, str(said.found))) == lacks

@@ -47,7 +47,7 @@ def test_the_windows_version_and_response_time_are_reported(machine, answer, sta
 def test_a_policy_is_recognised_by_powershells_id(said, policy):
     refused = checks_windows._refused(said, "remedy")
 
-    assert (refused.state, refused.found) == ("problem", said)
+    assert (refused.state, str(refused.found)) == ("problem", str(said))
     assert (refused.remedy == "remedy") is not policy
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from wslgpud.advise.doctor.checking import CHECKS, OF_WINDOWS, Check, CheckResult, Evidence, Outcome, skipped, unknown
+from wslgpud.advise.doctor.checking import CHECKS, Check, CheckResult, Evidence, Outcome, skipped, unknown
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.config import state_folder as usual_state_folder
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.words import Message, say
+from wslgpud.words import Message
 
 __all__ = ["CheckResult", "run"]
 
 #: Importing them registers the checks; they are shown in this order.
-for _part in ("wsl", "log", "gpu", "machine", "brake", "windows", "dxg"):
+for _part in ("wsl", "gpu", "machine", "windows"):
     import_module(f"{__name__}.checks_{_part}")
 
 
@@ -35,28 +35,29 @@ def run(
     """
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
     evidence = Evidence(host, config or Config(), torch, state_folder or usual)
-    return [_result(check, evidence) for check in CHECKS if (check.needs in OF_WINDOWS) is windows]
+    return [_result(check, evidence) for check in CHECKS if check.id.startswith("windows.") is windows]
 
 
 def _result(check: Check, evidence: Evidence) -> CheckResult:
     try:
-        state, found, remedy = _lacking(check, evidence) or check.look(evidence)
+        state, found, remedy = next(lacking(check, evidence), None) or check.look(evidence)
     except (NoData, SourceError) as error:
-        state, found, remedy = unknown(error.message)
+        state, found, remedy = Outcome("could not tell", error.message)
     return CheckResult(check.id, Message(check.title), state, found, Message(check.why), remedy)
 
 
-def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
-    """Return why a check does not apply to this machine."""
-    if check.needs in ("wsl", *OF_WINDOWS) and evidence.wsl != 2:
-        return skipped(say("this is not WSL2"))
-    asks = check.needs == "windows" or (check.needs == "probe" and not evidence.host.recorded)
-    if asks and check.id != "windows.powershell" and "error" in evidence.powershell:
-        return skipped(say("PowerShell cannot be used"))
-    if check.needs in ("gpu", "torch") and not evidence.gpus.samples:
-        return skipped(say("no GPU answers"))
-    if check.needs == "torch" and evidence.torch is None:
-        return unknown(say("torch was not checked"))
-    if check.needs == "torch" and not any(facts.python for facts in evidence.torch or ()):
-        return skipped(say("no Python with torch was found"))
-    return None
+def lacking(check: Check, evidence: Evidence) -> Iterator[Outcome]:
+    """Yield why a check does not apply to this machine."""
+    needs, host = check.needs, evidence.host
+    if "wsl" in needs and evidence.wsl != 2:
+        yield skipped("this is not WSL2")
+    if "live" in needs and not host.live:
+        yield skipped("this is a recording")
+    if ("powershell" in needs or ("probe" in needs and not host.recorded)) and "error" in evidence.powershell:
+        yield skipped("PowerShell cannot be used")
+    if "gpu" in needs and not evidence.gpus.samples:
+        yield skipped("no GPU answers")
+    if "torch" in needs and evidence.torch is None:
+        yield unknown("torch was not checked")
+    if "torch" in needs and not evidence.torches:
+        yield skipped("no Python with torch was found")

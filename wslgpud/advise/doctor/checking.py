@@ -5,6 +5,7 @@ Each check is declared once, by ``@check``, with an id that never changes.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -20,8 +21,7 @@ from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuProcess, GpuSample, Reading
 from wslgpud.probes import interop
-from wslgpud.probes.interop import WSL_CONF_PATH
-from wslgpud.probes.wsl_config import Parsed, parse
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, Parsed, WslFile, parse
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import flag, record, rows, text, uint
 from wslgpud.sources import gpu as gpu_source
@@ -29,19 +29,9 @@ from wslgpud.sources import parse_uint, windows
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.memory import sizes
 from wslgpud.sources.wsl import generation
-from wslgpud.words import Message, MessageLike, cause, say
+from wslgpud.words import Fact, Message, MessageLike, say
 from wslgpud.words.units import one_line
 
-#: The distribution's disk turns read-only once ext4.vhdx cannot grow.
-WINDOWS_DRIVE_FULL = say(
-    "free up the Windows drive, then run 'wsl --shutdown' there; if it persists: "
-    "https://learn.microsoft.com/windows/wsl/disk-space#how-to-repair-a-vhd-mounting-error"
-)
-#: the key, which older releases of WSL know as well, comes before our scheduled task
-KEEPS_RUNNING = say(
-    "[general]\ninstanceIdleTimeout=-1   # in .wslconfig, as the switch in WSL Settings writes it (since 2.9.5); or: "
-    "wslgpud wslconfig apply training"
-)
 _SOURCES = rows(record({"name": text, "health": text}))
 _CARDS = rows(record({"uuid": text}, {"in_windows": rows(record({"name": text, "used_bytes": uint}))}))
 _RAM = record({"memory_total_bytes": uint})
@@ -65,7 +55,7 @@ class Gpus(NamedTuple):
 
 
 class WslConfig(NamedTuple):
-    """One of WSL's files; ``parsed`` is None if it is missing, ``error`` says why it was not found."""
+    """One of WSL's files; ``parsed`` is None if it is missing, ``error`` says why it cannot be read."""
 
     path: str = ""
     parsed: Parsed | None = None
@@ -95,12 +85,6 @@ class Evidence:
         return parse_uint((self.read(path) or "").strip())
 
     @cached_property
-    def daemon_sources(self) -> dict[str, str]:
-        """The health of each source of the running daemon, as it says itself; empty where none answers."""
-        sources = self.daemon_status.get("sources")
-        return {source["name"]: source["health"] for source in sources or ()} if _SOURCES(sources) else {}
-
-    @cached_property
     def daemon(self) -> DaemonClient | None:
         """The running daemon, whether it answers this user or not."""
         folders = dict.fromkeys((Path(self.state_folder), SYSTEM_STATE)) if self.host.live else ()
@@ -114,6 +98,25 @@ class Evidence:
         return {}
 
     @cached_property
+    def daemon_sources(self) -> dict[str, str]:
+        """The health of each source of the running daemon, as it says itself; empty where none answers."""
+        sources = self.daemon_status.get("sources", [])
+        return {source["name"]: source["health"] for source in sources} if _SOURCES(sources) else {}
+
+    @cached_property
+    def daemon_rights(self) -> tuple[int, int]:
+        """The user of the running daemon, and its effective capabilities as bits.
+
+        Raises:
+            NoData: they cannot be read.
+        """
+        status = self.daemon and self.read(f"/proc/{self.daemon.pid()}/status")
+        found = re.search(r"^Uid:\s+(\d+).*^CapEff:\s+([0-9a-f]+)$", status or "", re.MULTILINE | re.DOTALL)
+        if found is None:
+            raise NoData(say("the daemon's permissions cannot be read"))
+        return int(found[1]), int(found[2], 16)
+
+    @cached_property
     def windows_ram(self) -> int | None:
         """Windows' RAM, as the daemon or the recording knows it; else twice ours where that is WSL's default."""
         if self.host.recorded:
@@ -123,7 +126,7 @@ class Evidence:
         if told is not None and _RAM(told):
             return int(told["memory_total_bytes"])
         file = self.wslconfig
-        limited = file.error or (file.parsed is not None and file.parsed.get("wsl2.memory") is not None)
+        limited = file.error or (file.parsed and file.parsed.get("wsl2.memory") is not None)
         return None if limited else 2 * self.memory["MemTotal"]
 
     def programs_in_windows(self, gpu: GpuSample) -> tuple[GpuProcess, ...]:
@@ -132,8 +135,8 @@ class Evidence:
             with suppress(NoData):
                 adapters = dict(windows.labelled(self.windows_facts.adapters))
                 return adapters[gpu.name].programs if gpu.name in adapters else ()
-        cards = self.daemon_status.get("gpus")
-        known = {card["uuid"]: card.get("in_windows", ()) for card in cards or ()} if _CARDS(cards) else {}
+        cards = self.daemon_status.get("gpus", [])
+        known = {card["uuid"]: card.get("in_windows", ()) for card in cards} if _CARDS(cards) else {}
         return tuple(GpuProcess(0, one["name"], one["used_bytes"]) for one in known.get(gpu.uuid, ()))
 
     @cached_property
@@ -143,8 +146,8 @@ class Evidence:
 
     @cached_property
     def release(self) -> str:
-        """The kernel's release, like 6.6.87.2-microsoft-standard-WSL2."""
-        return (self.read("/proc/sys/kernel/osrelease") or "").strip()
+        """The kernel's release, like 6.6.87.2-microsoft-standard-WSL2. Raises NoData: it is not told."""
+        return self.host.read("/proc/sys/kernel/osrelease").strip()
 
     @cached_property
     def running(self) -> tuple[str, ...]:
@@ -181,16 +184,19 @@ class Evidence:
     @cached_property
     def wslconfig(self) -> WslConfig:
         """The Windows user's .wslconfig."""
-        try:
-            path = files.find(self.host)
-        except files.NotFound as error:
-            return WslConfig(error=error.message)
-        return self._wsl_file(path)
+        return self._wsl_file(WSLCONFIG)
 
     @cached_property
     def wsl_conf(self) -> WslConfig:
         """The distro's /etc/wsl.conf."""
-        return self._wsl_file(WSL_CONF_PATH)
+        return self._wsl_file(WSL_CONF)
+
+    def _wsl_file(self, file: WslFile) -> WslConfig:
+        try:
+            path, document = files.named(self.host, None, file, missing=True)
+        except files.NotFound as error:
+            return WslConfig(error=error.message)
+        return WslConfig(path, parse(document.text, path, file) if self.host.exists(path) else None)
 
     @cached_property
     def powershell(self) -> dict[str, Any]:
@@ -216,23 +222,13 @@ class Evidence:
             try:
                 return source.ask()
             except SourceError as error:
-                return {
-                    "missing": dict.fromkeys(("memory", "system", "gpu", "vm", "adapters", "programs"), error.message)
-                }
+                parts = ("memory", "system", "gpu", "vm", "adapters", "programs")
+                return {"missing": dict.fromkeys(parts, error.message)}
 
     @cached_property
     def windows_facts(self) -> windows.Facts:
         """The parsed answer."""
         return windows.from_probe(self.windows_answer)
-
-    def _wsl_file(self, path: str) -> WslConfig:
-        try:
-            text = files.read(self.host.path(path)).text
-        except FileNotFoundError:
-            return WslConfig(path)
-        except OSError as error:
-            return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=cause(error)))
-        return WslConfig(path, parse(text, path, files.declared(path)))
 
 
 def _labels(reading: Reading) -> dict[str, str]:
@@ -240,10 +236,6 @@ def _labels(reading: Reading) -> dict[str, str]:
 
 
 State = Literal["good", "note", "problem", "not applicable", "could not tell"]
-#: "windows", "probe" and "dxg" (not through PowerShell) are only for ``doctor --windows``, which takes seconds and has
-#: side effects. A recording may hold the answers of the last two, and nothing else of Windows.
-Needs = Literal["", "wsl", "gpu", "torch", "windows", "probe", "dxg"]
-OF_WINDOWS = ("windows", "probe", "dxg")
 
 
 class Outcome(NamedTuple):
@@ -254,16 +246,24 @@ class Outcome(NamedTuple):
     remedy: MessageLike = ""
 
 
-Look = Callable[[Evidence], Outcome]
+def _outcome(state: State, found: MessageLike, remedy: MessageLike = "", /, **facts: Fact) -> Outcome:
+    """Return an outcome; ``found`` is a message, or a template with these facts; not foreign text."""
+    return Outcome(state, Message(found, facts) if isinstance(found, str) else found, remedy)
 
-good = partial(Outcome, "good")
+
+good = partial(_outcome, "good")
 #: it works, but could be better
-note = partial(Outcome, "note")
+note = partial(_outcome, "note")
 #: it does harm, or will
-problem = partial(Outcome, "problem")
+problem = partial(_outcome, "problem")
 #: the check does not apply to this machine
-skipped = partial(Outcome, "not applicable")
-unknown = partial(Outcome, "could not tell")
+skipped = partial(_outcome, "not applicable")
+unknown = partial(_outcome, "could not tell")
+
+#: What a machine must have for a check to apply, see ``lacking``. The checks named windows.* are those of ``doctor
+#: --windows``, which takes seconds and has side effects. Of them a recording may hold "probe" (through PowerShell,
+#: where it is live), and nothing else that is PowerShell's.
+Need = Literal["wsl", "live", "gpu", "torch", "powershell", "probe"]
 
 
 class CheckResult(NamedTuple):
@@ -277,13 +277,16 @@ class CheckResult(NamedTuple):
     remedy: MessageLike = ""
 
 
+Look = Callable[[Evidence], Outcome]
+
+
 class Check(NamedTuple):
     """A check: its title and its importance, as templates."""
 
     id: str
     title: str
     why: str
-    needs: Needs
+    needs: tuple[Need, ...]
     look: Look
 
 
@@ -291,7 +294,7 @@ class Check(NamedTuple):
 CHECKS: list[Check] = []
 
 
-def check(name: str, title: str, needs: Needs = "") -> Callable[[Look], Look]:
+def check(name: str, title: str, *needs: Need) -> Callable[[Look], Look]:
     """Register a function as a check; ``needs`` is what the machine must have for it to apply.
 
     Its docstring says why it matters to people who train models, and is shown with the finding.
@@ -307,21 +310,3 @@ def check(name: str, title: str, needs: Needs = "") -> Callable[[Look], Look]:
 def in_windows(command: str) -> Message:
     """Return a command to run in Windows."""
     return say("{command}   # in Windows", command=command)
-
-
-def in_wslconfig(setting: str) -> Message:
-    """Return a line of .wslconfig."""
-    return say("{setting}   # below [wsl2] in .wslconfig", setting=setting)
-
-
-def lasting_sysctl(name: str, value: int) -> str:
-    """Return a command that sets a kernel setting, now and at each boot.
-
-    In a separate file: appending could hit a file without a final newline, and pasting it twice would add it twice.
-    """
-    return f"echo {name}={value} | sudo tee /etc/sysctl.d/99-{name}.conf && sudo sysctl --system"
-
-
-def shows_who(command: str) -> Message:
-    """Return a command that names the culprit."""
-    return say("{command}   # shows who", command=command)

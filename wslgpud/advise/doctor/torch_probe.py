@@ -12,9 +12,9 @@ import torch
 PIECE_BYTES, MAX_BYTES = 128 << 20, 4 << 30
 facts = {
     "version": torch.__version__,
-    "cuda": torch.version.cuda,
+    "cuda": torch.version.cuda or "",
     "architectures": torch.cuda.get_arch_list() if torch.version.cuda else [],
-    "devices": [],
+    "capabilities": [],
     "kernel": "",
     "ran": False,
     "tf32": None,
@@ -43,8 +43,7 @@ def pinned() -> tuple[int, bool]:
 try:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-            facts["devices"].append((name, capability))
+            facts["capabilities"].append("{}.{}".format(*torch.cuda.get_device_capability(index)))
         # is_available() is true even where no kernel fits the card: only running one proves it.
         numbers = torch.arange(1024, device="cuda", dtype=torch.float32)
         facts["ran"] = float((numbers * 2).sum()) == 1024.0 * 1023

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, environment, run
-from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, uint
+from wslgpud.security.shapes import Shape, flag, maybe, pair, record, rows, text, uint
 from wslgpud.stress.find_python import NoTorch, find_python
 from wslgpud.words import MessageLike, cause, say
 from wslgpud.words.units import one_line
@@ -17,19 +18,15 @@ from wslgpud.words.units import one_line
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver forever
 ASK_SECONDS = 60.0
-#: output limit: a user's Python may print anything instead
-_FACTS = record(
-    {
-        **dict.fromkeys(("version", "kernel"), text),
-        "cuda": maybe(text),
-        "architectures": rows(text),
-        "devices": rows(pair(text, pair(uint, uint))),
-        "ran": flag,
-        "tf32": maybe(flag),
-        "cudnn": maybe(uint),
-        "pinned": maybe(pair(uint, flag)),
-    }
-)
+_ANSWER: dict[str, Shape] = {
+    **dict.fromkeys(("version", "cuda", "kernel"), text),
+    **dict.fromkeys(("architectures", "capabilities"), rows(text)),
+    "ran": flag,
+    "tf32": maybe(flag),
+    "cudnn": maybe(uint),
+    "pinned": maybe(pair(uint, flag)),
+}
+_FACTS = record(_ANSWER)
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
@@ -45,24 +42,19 @@ class TorchFacts:
     python: str
     version: str = ""
     cuda: str = ""
-    architectures: tuple[str, ...] = ()
-    devices: tuple[tuple[str, tuple[int, int]], ...] = ()
+    architectures: Sequence[str] = ()
+    #: of each CUDA device, like 12.0
+    capabilities: Sequence[str] = ()
     kernel: str = ""
     ran: bool = False
     tf32: bool | None = None
     cudnn: int | None = None
-    pinned: tuple[int, bool] | None = None
+    pinned: Sequence[int] | None = None
     failure: MessageLike = ""
 
 
-def ask(
-    named: Iterable[str], environ: Mapping[str, str], state_folder: Path, seconds: float = ASK_SECONDS
-) -> list[TorchFacts]:
-    """Query each Python in turn, "" being the one that trains here; one that hangs is killed and reported."""
-    return [_ask(name, environ, state_folder, seconds) for name in named]
-
-
-def _ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: float) -> TorchFacts:
+def ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: float = ASK_SECONDS) -> TorchFacts:
+    """Query a Python, "" being the one that trains here; one that hangs is killed and reported."""
     try:
         found = find_python(named, environ, state_folder)
     except NoTorch as error:
@@ -80,19 +72,12 @@ def _ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: fl
 
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
-    try:
-        said = safe_files.parsed(output.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        said = {}
-    if not _FACTS(said):
-        last = complaints.strip().splitlines()[-1:]
-        why = one_line(last[0]) if last else say("ended with status {status}", status=code)
-        return TorchFacts(python, failure=why)
-    devices = tuple((name, (major, minor)) for name, (major, minor) in said["devices"])
-    architectures, cuda = tuple(said["architectures"]), said["cuda"] or ""
-    pinned = None if said["pinned"] is None else tuple(said["pinned"])
-    computed = (said["kernel"], said["ran"], said["tf32"], said["cudnn"], pinned)
-    return TorchFacts(python, said["version"], cuda, architectures, devices, *computed)
+    with suppress(IndexError, ValueError):
+        if _FACTS(said := safe_files.parsed(output.strip().splitlines()[-1])):
+            return TorchFacts(python, **{name: said[name] for name in _ANSWER})
+    last = complaints.strip().splitlines()[-1:]
+    why = one_line(last[0]) if last else say("ended with status {status}", status=code)
+    return TorchFacts(python, failure=why)
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:

@@ -14,7 +14,7 @@ from wslgpud.probes import interop, wsl_config
 from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
-from wslgpud.words import MessageError, cause, say
+from wslgpud.words import cause, say
 
 #: size limit; a file with every key and a comment on each has 10 kB
 MAX_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _SESSION_MEMORY = re.compile(r"^\s+memorySize:\s*[\"']?(\d+[KMGT]?B)\b", re.MULT
 _INTEROP_SECONDS = 20.0
 
 
-class NotFound(MessageError):
+class NotFound(NoData):
     """The location of the file is unknown; the message names the remedy."""
 
 
