@@ -90,14 +90,15 @@ def spoiled(file: Path, **columns: object) -> None:
 
 def sheet_of(times: bytes, values: bytes) -> bytes:
     """Return a sheet of series 1 with these blocks."""
-    entries = struct.pack("<IHqI", 0, 0, 0, len(times)) + struct.pack("<IHqI", 1, 0, 7, len(times) + len(values))
-    return struct.pack("<HI", 1, 1) + entries + times + values
+    begin = 4 + 36
+    entry = struct.pack("<IIIIIqq", 1, begin, len(times), begin + len(times), len(values), 0, 7)
+    return struct.pack("<I", 1) + entry + times + values
 
 
 @pytest.mark.parametrize(
     "columns",
     [
-        {"data": struct.pack("<HI", 1, 1 << 31)},
+        {"data": struct.pack("<I", 1 << 31)},
         {"data": sheet_of(deflated(64), encode([7]))},
         {"data": sheet_of(encode([T0 * 1000]), deflated(64))},
         {"processes": zlib.compress(b" " * (64 * MIB), 9)},

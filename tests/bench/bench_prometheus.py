@@ -118,7 +118,7 @@ def scraped(folder: Path, series: int, seconds: int) -> None:
         log, block = folder_bytes(folder / "tsdb" / "wal"), folder_bytes(folder / "tsdb" / "snapshots")
         server.shutdown()
         store.flush()
-        while not store.stats().rows.get("chunk"):
+        while store.reader.oldest().minute_wall is None:
             time.sleep(1)
     with Reader(str(database)) as reader:
         found = info(reader)

@@ -22,7 +22,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.store import Store, engines, rollup, schema, series_reader
+from wslgpud.store import Store, engines, schema, series_reader, upkeep
 from wslgpud.store.schema import PERIOD_SECONDS
 
 DAY = 86400
@@ -188,7 +188,7 @@ def _seal(
 ) -> None:
     # timers fire some milliseconds late
     times = [(start + second) * 1000 + 350 + second * 7 % 4 for second in range(len(columns[0]))]
-    write = rollup.chunk_writer(chunk, [(n, times, values) for n, values in zip(numbers, columns, strict=True)], [])
+    write = upkeep.chunk_writer(chunk, [(n, times, values) for n, values in zip(numbers, columns, strict=True)], [])
     with connection.begin():
         write(connection)
 

@@ -12,10 +12,10 @@ import pytest
 from tests.live.test_rows import looked, printed
 from tests.support.documents import GIB, calm
 from wslgpud.advise.live_sample import CurveKey, RecentSeries
+from wslgpud.cli.chart import drawn
 from wslgpud.cli.history import _last
 from wslgpud.cli.live.series_source import before, trail_past
 from wslgpud.cli.live.series_view import SPANS, SeriesWindow, history
-from wslgpud.cli.series import drawn
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.series.curves import Curve
 from wslgpud.series.export import coarser

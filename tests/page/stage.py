@@ -45,7 +45,8 @@ from wslgpud.serve import HttpServer, Publisher, api, api_history, routes
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
-from wslgpud.store.rollup import Summary, write_summaries
+from wslgpud.store.codec import Summary
+from wslgpud.store.upkeep import write_summaries
 from wslgpud.verdict import NEWS_SECONDS, blindness, decide
 from wslgpud.words import MessageLike, say, translator
 

@@ -213,7 +213,7 @@ def seal_some(store: Store) -> None:
 
     def sealed() -> bool:
         store._writer._upkeep._due_mono = 0.0
-        return store.flush() and store.stats().rows.get("chunk", 0) > 0
+        return store.flush() and store.reader.oldest().minute_wall is not None
 
     until(sealed)
 

@@ -26,7 +26,6 @@ from wslgpud.config import StoreSettings
 from wslgpud.series.curves import Curve
 from wslgpud.series.find import WORDS
 from wslgpud.store import SeriesRef, Store, maintenance, upkeep
-from wslgpud.store.maintenance import stop_command
 from wslgpud.words.units import amount, size
 
 START, END = "2025-06-15 00:00+00:00", "2025-06-15 01:00+00:00"
@@ -196,7 +195,7 @@ def test_a_picture_goes_into_a_file(run, tmp_path):
         (["export", "file.txt"], "name it .om (OpenMetrics), .csv or .parquet"),
         (["export", "-", "--format", "parquet"], "Parquet needs a file"),
         (["export", "file.om", "--label", "job"], "is not a label"),
-        (["db", "compact"], "the daemon writes into it; stop it first (kill "),
+        (["db", "compact"], "the daemon writes into it; stop it first (sudo systemctl stop wslgpud)"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(run, arguments, reason):
@@ -204,32 +203,6 @@ def test_a_mistake_is_told_in_one_line(run, arguments, reason):
 
     assert reason in said
     assert said.splitlines()[-1].startswith("wslgpud: ")
-
-
-@pytest.mark.parametrize(
-    ("group", "command"),
-    [
-        ("0::/system.slice/wslgpud.service\n", "sudo systemctl stop wslgpud"),
-        (
-            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/wslgpud.service\n",
-            "systemctl --user stop wslgpud",
-        ),
-        ("0::/user.slice/user-1000.slice/session-2.scope\n", "kill 4121"),
-        (None, "sudo systemctl stop wslgpud"),
-    ],
-    ids=["service", "service of the user", "in the foreground", "unknown"],
-)
-def test_the_daemon_is_stopped_as_it_was_started(tmp_path, group, command):
-    (tmp_path / "locks").write_text(
-        "1: POSIX  ADVISORY  READ 7 fe:00:99 128 128\n1: -> FLOCK ADVISORY WRITE 9 fe:00:42 0 EOF\n"
-        "2: FLOCK  ADVISORY  WRITE 4121 fe:00:42 0 EOF\n"
-    )
-    if group is not None:
-        (tmp_path / "4121").mkdir()
-        (tmp_path / "4121" / "cgroup").write_text(group)
-
-    assert stop_command(42, tmp_path) == command
-    assert stop_command(43, tmp_path) == "sudo systemctl stop wslgpud"
 
 
 @pytest.mark.servers
@@ -326,10 +299,9 @@ def test_an_interrupted_deletion_of_minutes_is_not_a_fault(recorded, tmp_path):
     with closing(sqlite3.connect(recorded / "wslgpud.db")) as database:
         database.execute("VACUUM INTO ?", (str(tmp_path / "wslgpud.db"),))
     oldest = "DELETE FROM rollup_minute WHERE part = (SELECT min(part) FROM rollup_minute)"
-    for gone, status in (("series < 3", 0), ("series = 4", 1)):
-        with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
-            database.execute(f"{oldest} AND {gone}")
-        assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == status
+    with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
+        database.execute(f"{oldest} AND series < 3")
+    assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == 0
 
 
 def test_compacting_a_file_that_is_no_database_says_what_to_do(tmp_path):

@@ -9,9 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from wslgpud.model import Level, Transition
-from wslgpud.store import Reader, Store, replication, upkeep
-from wslgpud.words import Message
+from wslgpud.store import Reader, Store, upkeep
 
 DAY = 86400
 
@@ -138,45 +136,6 @@ def test_a_renamed_machine_keeps_its_history_under_its_new_name(file, settings, 
     assert [ref.host for ref in refs] == ["new"]
     with Reader(str(file)) as reader:
         assert made.read_all(reader) == [(0, 7), (60, 7)]
-
-
-@pytest.mark.parametrize("table", ["transition", "outbox"])
-def test_a_rule_that_flaps_for_years_is_bounded_by_number(file, clock, made, monkeypatch, table):
-    monkeypatch.setattr(upkeep, "MAX_ROWS", dict.fromkeys(upkeep.MAX_ROWS, 40))
-    change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, Message("again"))
-    with Store(file, host_name="pc", clock=clock) as store:
-        for number in range(100):
-            store.outbox.record(replace(change, wall=made.T0 + number), {"mail": {"n": number}})
-        assert store.flush()
-        made.settle(store, clock)
-        made.settle(store, clock)
-        assert made.query(file, f"SELECT count(*) FROM {table}") == [(40,)]
-        assert [t.wall for _, t in store.reader.transitions()] == [made.T0 + n for n in range(60, 100)]
-
-
-@pytest.mark.servers
-def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, settings, made, monkeypatch, tmp_path):
-    """PostgreSQL's tables do not shrink when rows are deleted, so the size of the rows themselves counts."""
-    monkeypatch.setattr(replication, "MEASURE_SECONDS", 0.0)
-    limit = 300_000
-    noise = random.Random(1)
-    stores = []
-    for name, most in (("small", limit), ("big", 10**9)):
-        clock = made.FakeClock(made.T0)
-        own = tmp_path / f"{name}.db"
-        store = Store(server_target, replace(settings, max_bytes=most), host_name=name, clock=clock, own_file=own)
-        for second in range(4000):
-            clock.now = made.T0 + second
-            values = {(made.BYTES, str(i)): noise.getrandbits(50) for i in range(30)}
-            store.append(made.snapshot(clock.now, values))
-        made.copied(store, clock)
-        stores.append(store._central)
-        assert store.close()
-    small, big = stores
-    with Reader(server_target) as reader, reader.connected() as connection:
-        sizes = [central.writer._upkeep._used_bytes(connection) for central in stores]
-    assert sizes[0] <= limit < 500_000 < sizes[1]
-    assert small.stats.purged_rows_total > 0 == big.stats.purged_rows_total
 
 
 def test_hours_go_on_where_minutes_end(file, settings, clock, made):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Store, codec, upkeep
-from wslgpud.store.rollup import add, packed, summarise, summary, unpacked
+from wslgpud.store.codec import add, packed, summarise, summary, unpacked
 from wslgpud.store.schema import MAX_TICKS, MINUTES
 
 HOUR = 3600
@@ -154,7 +154,7 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
         minutes = database.execute("SELECT * FROM rollup_minute WHERE series = ?", (steady,)).fetchall()
         assert [row[3:] for row in minutes] == [(2**34, *(60,) * 15, *(0,) * 60)] * 4
         sheets = [data for (data,) in database.execute("SELECT data FROM chunk")]
-    assert all(len(codec.encode([*codec.Sheet(data).find(steady)[2]])) < 50 for data in sheets)
+    assert all(len(codec.encode([*codec.samples_in(data, steady)[2]])) < 50 for data in sheets)
 
 
 def test_a_clock_set_back_an_hour_repeats_and_loses_nothing(file, settings, clock, made):

@@ -1,4 +1,4 @@
-"""Drawings on a terminal: lines over time, what was used before a moment, sparklines and bars."""
+"""Drawings on a terminal: series over time, what was used before a moment, sparklines and bars."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.console import Group
 from rich.text import Text
 
+from wslgpud.cli.console import table_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
 from wslgpud.words import t
-from wslgpud.words.units import size
+from wslgpud.words.units import amount, size
 
 if TYPE_CHECKING:
     from wslgpud.alerts.report import HeadroomCurve as Left
     from wslgpud.series.curves import Curve
+    from wslgpud.store import SeriesRef
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15)
@@ -115,6 +119,32 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
         place = max(0, min(columns - len(text), at - len(text) // 2))
         line[place : place + len(text)] = text
     return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim")
+
+
+def short(ref: SeriesRef) -> str:
+    """Return a series' name without the UUID: a card's index is enough."""
+    return str(ref._replace(labels=tuple((k, v) for k, v in ref.labels if k != "uuid")))
+
+
+def drawn(
+    curves: Sequence[Curve], span: tuple[float, float], step: float, size: tuple[int, int], most: int | None = None
+) -> Group:
+    """Draw curves of one unit, the highest first, in a number of columns and lines, above their figures.
+
+    As many are drawn as there are colours; ``most`` limits how many are listed.
+    """
+    ordered = sorted(curves, key=lambda curve: -max(p[3] for p in curve.points))
+    write, (width, height) = partial(amount, unit=curves[0].unit, rate=curves[0].rate), size
+    picture = chart(ordered[: len(TERMINAL_LINES)], *span, step, write, width=width, height=height)
+    table = table_of("<", "~" + t("series"), *(">" + one for one in (t("min"), t("mean"), t("max"), t("last"))))
+    hosts = len({curve.ref.host for curve in curves}) > 1
+    for number, curve in enumerate(ordered[:most]):
+        means = [p[2] for p in curve.points]
+        lowest, highest = min(p[1] for p in curve.points), max(p[3] for p in curve.points)
+        line = Text("━━", TERMINAL_LINES[number]) if number < len(TERMINAL_LINES) else ""
+        figures = map(write, (lowest, sum(means) / len(means), highest, means[-1]))
+        table.add_row(line, f"{curve.ref.host}: " * hosts + short(curve.ref), *figures)
+    return Group(picture, table)
 
 
 def used_of(

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import common, completion
+from wslgpud.cli.chart import drawn, short
 from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
-from wslgpud.cli.series import drawn, short, unit_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
 from wslgpud.series import export as exports
@@ -175,6 +175,12 @@ def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float
             remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=count)
             console.print(remark, style="dim")
         console.print()
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric, empty without one or for an unknown metric."""
+    spec = catalogue().find(metric)
+    return "" if spec is None else spec.unit
 
 
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}

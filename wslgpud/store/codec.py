@@ -1,4 +1,4 @@
-"""Samples as they lie in the file: batches as JSON, and sealed ones compressed, with the standard library only.
+"""Samples as they lie in the file: batches as JSON, sealed ones compressed, and their summaries by minute and hour.
 
 The newest ticks are batches (see ``schema.batch``), written as they come.
 
@@ -6,9 +6,10 @@ A block holds integers: the first one and the differences that follow, byte plan
 differences are small, so most planes are runs of zeros.
 
 All blocks of one chunk are stored in one blob, a sheet: a row for each would waste a fifth of the file on half-full
-pages. Series with values at exactly the same ticks share a block of times. A sheet begins with the numbers of its
-blocks of times and of its series, and an entry for each, times first, then series in order of their numbers; then come
-the blocks.
+pages. Series with values at exactly the same ticks share a block of times. A sheet begins with the number of its
+series and an entry for each; then come the blocks.
+
+What reads any of these raises one of ``errors.DAMAGE`` where it is damaged.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import json
 import struct
 import zlib
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
+from math import gcd
 from operator import sub
 from typing import Any, NamedTuple
 
 from wslgpud.model import Number
-from wslgpud.store.schema import MAX_BATCH, MAX_BATCH_BYTES, MAX_READ_TICKS, MAX_VALUE, PERIOD_MS, dumps
-from wslgpud.words import cause, say
+from wslgpud.store import schema
+from wslgpud.store.errors import gap
+from wslgpud.store.schema import MAX_VALUE, PERIOD_MS, Tier, dumps
+from wslgpud.words import say
 
-_COUNTS = struct.Struct("<HI")
-_ENTRY = struct.Struct("<IHqI")
+_COUNT, _ENTRY = struct.Struct("<I"), struct.Struct("<IIIIIqq")
 #: blocks of times that are cached, as plots read several series: a day, and 1 MB
 _CACHED_TIMES = 128
 
@@ -42,14 +44,11 @@ def encode(numbers: Sequence[int]) -> bytes:
 
 
 def decode(block: bytes) -> list[int]:
-    """Undo ``encode``, or raise ValueError: the block is damaged."""
-    try:
-        planes = inflate(block, 8 * MAX_READ_TICKS)
-    except (zlib.error, ValueError) as error:
-        raise ValueError(say("damaged block: {why}", why=cause(error))) from error
+    """Undo ``encode``."""
+    planes = inflate(block, 8 * schema.MAX_READ_TICKS)
     count, rest = divmod(len(planes), 8)
     if rest:
-        raise ValueError(say("damaged block: {why}", why=say("truncated")))
+        raise ValueError(say("truncated"))
     steps = bytearray(len(planes))
     for i in range(8):
         steps[i::8] = planes[i * count : (i + 1) * count]
@@ -62,16 +61,13 @@ def _times(block: bytes) -> array[int]:
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
-    """Inflate ``data``; zlib.error: it is damaged.
-
-    ValueError: it is more than ``max_bytes``; no more were ever in memory.
-    """
+    """Inflate ``data``; ValueError: it is more than ``max_bytes``, of which no more were ever in memory."""
     engine = zlib.decompressobj()
     inflated = engine.decompress(data, max_bytes + 1)
     if len(inflated) > max_bytes:
         raise ValueError(say("it inflates to more than {most_bytes}", most_bytes=max_bytes))
     if not engine.eof:
-        raise zlib.error(say("truncated"))
+        raise ValueError(say("truncated"))
     return inflated
 
 
@@ -80,83 +76,62 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack_text(data: bytes | str) -> str:
-    """Undo ``pack_text``, ignoring trailing data; a server stores plain text. Raises ValueError, or zlib.error."""
-    return data if isinstance(data, str) else inflate(data, MAX_BATCH_BYTES).decode()
+    """Undo ``pack_text``, ignoring trailing data; a server stores plain text."""
+    return data if isinstance(data, str) else inflate(data, schema.MAX_BATCH_BYTES).decode()
 
 
-#: number (32 bits), times (ms) and values of a series, both in order of arrival
+#: number (without the host's bits), times (ms) and values of a series, both in order of arrival
 Samples = tuple[int, Sequence[int], Sequence[int]]
 
 
-class _Entry(NamedTuple):
-    """A block; for one of times, number and times are 0. ``end`` is where it ends among all blocks."""
+class SheetEntry(NamedTuple):
+    """A series in a sheet: where the blocks of its times and values begin, their bytes, and its last sample."""
 
     number: int
-    #: the index of its block of times
-    times: int
-    #: the last of its numbers
+    times_at: int
+    times_bytes: int
+    values_at: int
+    values_bytes: int
+    last_ms: int
     last: int
-    end: int
 
 
-def pack_sheet(series: Iterable[Samples]) -> bytes:
+def pack_sheet(series: Sequence[Samples]) -> bytes:
     """Return the samples of some series as a sheet."""
-    groups: dict[bytes, tuple[int, int]] = {}
-    entries = []
-    blocks = []
-    for number, times, values in sorted(series, key=lambda one: one[0]):
-        group, _ = groups.setdefault(encode(times), (len(groups), times[-1]))
-        entries.append((number, group, values[-1]))
-        blocks.append(encode(values))
-    every = [*((0, 0, last) for _, last in groups.values()), *entries]
-    ends = accumulate(map(len, (*groups, *blocks)))
-    packed = (_ENTRY.pack(*entry, end) for entry, end in zip(every, ends, strict=True))
-    return b"".join((_COUNTS.pack(len(groups), len(blocks)), *packed, *groups, *blocks))
+    places: dict[bytes, int] = {}
+    entries, end = [], _COUNT.size + len(series) * _ENTRY.size
+    for number, times, values in series:
+        where = []
+        for block in (encode(times), encode(values)):
+            if block not in places:
+                places[block] = end
+                end += len(block)
+            where += [places[block], len(block)]
+        entries.append(_ENTRY.pack(number, *where, times[-1], values[-1]))
+    return b"".join((_COUNT.pack(len(entries)), *entries, *places))
 
 
-class Sheet:
-    """Reads a sheet; each of its methods raises ValueError where it is damaged."""
+def entries_of(sheet: bytes) -> Iterator[SheetEntry]:
+    (count,) = _COUNT.unpack_from(sheet)
+    end = _COUNT.size + count * _ENTRY.size
+    if len(sheet) < end:
+        raise ValueError(say("truncated"))
+    return map(SheetEntry._make, _ENTRY.iter_unpack(sheet[_COUNT.size : end]))
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        if len(data) < _COUNTS.size:
-            raise ValueError(say("damaged sheet: {why}", why=say("truncated")))
-        self._groups, series = _COUNTS.unpack_from(data)
-        self._count = self._groups + series
-        self._begin = _COUNTS.size + self._count * _ENTRY.size
-        if len(data) < self._begin:
-            raise ValueError(say("damaged sheet: {why}", why=say("truncated")))
 
-    @property
-    def numbers(self) -> list[int]:
-        return [self._entry(i).number for i in range(self._groups, self._count)]
+def samples_of(sheet: bytes, entry: SheetEntry) -> Samples:
+    """Return the samples of one series in a sheet."""
+    times = _times(sheet[entry.times_at : entry.times_at + entry.times_bytes])
+    values = decode(sheet[entry.values_at : entry.values_at + entry.values_bytes])
+    if len(times) != len(values):
+        raise ValueError(say("{number} values instead of {count}", number=len(values), count=len(times)))
+    return entry.number, times, values
 
-    def find(self, number: int) -> Samples | None:
-        """Return the samples of one series, if present."""
-        i = bisect_left(range(self._count), number, self._groups, key=lambda i: self._entry(i).number)
-        return self._samples(i) if i < self._count and self._entry(i).number == number else None
 
-    def last(self) -> Iterator[tuple[int, int, int]]:
-        """Yield number, time (ms) and value of the last sample of each series."""
-        for i in range(self._groups, self._count):
-            entry = self._entry(i)
-            yield entry.number, self._entry(entry.times).last, entry.last
-
-    def _samples(self, i: int) -> Samples:
-        entry = self._entry(i)
-        times, values = _times(self._block(entry.times)), decode(self._block(i))
-        if len(times) != len(values):
-            raise ValueError(
-                say("damaged block: {number} values instead of {count}", number=len(values), count=len(times))
-            )
-        return entry.number, times, values
-
-    def _entry(self, i: int) -> _Entry:
-        return _Entry(*_ENTRY.unpack_from(self._data, _COUNTS.size + i * _ENTRY.size))
-
-    def _block(self, i: int) -> bytes:
-        start = self._entry(i - 1).end if i else 0
-        return self._data[self._begin + start : self._begin + self._entry(i).end]
+def samples_in(sheet: bytes, number: int) -> Samples | None:
+    """Return the samples of one series, if present."""
+    entry = next((entry for entry in entries_of(sheet) if entry.number == number), None)
+    return None if entry is None else samples_of(sheet, entry)
 
 
 #: memory of a batch besides its text
@@ -203,7 +178,9 @@ class OpenBatch:
 
     def takes(self, ms: int) -> bool:
         times = self.times
-        return not times or (ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < MAX_BATCH)
+        return not times or (
+            ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < schema.MAX_BATCH
+        )
 
     def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
         before = len(self.times)
@@ -258,3 +235,82 @@ def _checked(numbers: list[int]) -> list[int]:
     if {*map(type, numbers)} - {int} or max(map(abs, numbers), default=0) >= MAX_VALUE:
         raise ValueError("numbers that are none")
     return numbers
+
+
+_INT64_MAX = (1 << 63) - 1
+
+
+class Summary(NamedTuple):
+    """The summary of a series over one step; ``last`` is the latest to arrive."""
+
+    n: int
+    low: int
+    high: int
+    total: int
+    last: int
+
+    def then(self, later: Summary) -> Summary:
+        """Return the summary of both; ``later`` arrived later."""
+        return Summary(
+            self.n + later.n, min(self.low, later.low), max(self.high, later.high), self.total + later.total, later.last
+        )
+
+
+#: summaries by the beginnings of their steps
+Steps = dict[int, Summary]
+
+
+def add(steps: Steps, later: Iterable[tuple[int, Summary]], step: int = 1) -> None:
+    """Add summaries that arrived later to clock-aligned steps of ``step``."""
+    for begin, group in groupby(later, lambda one: one[0] - one[0] % step):
+        n, low, high, total, last = zip(*(known for _, known in group), strict=True)
+        known = Summary(sum(n), min(low), max(high), sum(total), last[-1])
+        steps[begin] = steps[begin].then(known) if begin in steps else known
+
+
+def summary(values: Sequence[Any]) -> Summary:
+    return Summary(len(values), min(values), max(values), sum(values), values[-1])
+
+
+def summarise(times: Sequence[int], values: Sequence[Any], step: int) -> Steps:
+    """Return a summary for each clock-aligned ``step`` with values; ``times`` are in order of arrival."""
+    steps: Steps = {}
+    first, count = 0, len(times)
+    while first < count:
+        begin = times[first] // step * step
+        end = first + 1
+        while end < count and begin <= times[end] < begin + step:
+            end += 1
+        add(steps, [(begin, summary(values[first:end]))])
+        first = end
+    return steps
+
+
+def packed(tier: Tier, part: int, number: int, known: Mapping[int, Summary]) -> dict[str, Any]:
+    """Return summaries by their beginnings (s) as a row, see ``schema``."""
+    base = min(s.last for s in known.values())
+    distances = {t: (s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low) for t, s in known.items()}
+    unit = gcd(*chain.from_iterable(distances.values())) or 1
+    row: dict[str, Any] = dict.fromkeys(tier.table.c.keys())
+    row |= {"part": part, "series": number, "unit": unit, "base": base}
+    for time, summary_ in known.items():
+        # a clamped distance is better than no row
+        numbers = (summary_.n, *(min(distance // unit, _INT64_MAX) for distance in distances[time]))
+        step = (time - part) // tier.step_seconds
+        row |= {f"{name}_{step}": value for name, value in zip(schema.ROLLED_UP, numbers, strict=True)}
+    return row
+
+
+def unpacked(tier: Tier, row: Sequence[Any]) -> list[tuple[int, Summary]]:
+    """Return the summaries in a row with their beginnings (s), by time; none for a damaged one."""
+    part, series, unit, base, *numbers = row
+    with gap("%s of series %d from %d on", tier.table.name, series, part):
+        steps = [i for i in range(tier.steps) if numbers[i]]
+        n, last, below, above, over = ([numbers[at + i] for i in steps] for at in range(0, len(numbers), tier.steps))
+        ends = [base + distance * unit for distance in last]
+        low = [end - distance * unit for end, distance in zip(ends, below, strict=True)]
+        high = [end + distance * unit for end, distance in zip(ends, above, strict=True)]
+        total = [count * lowest + more * unit for count, lowest, more in zip(n, low, over, strict=True)]
+        times = [part + i * tier.step_seconds for i in steps]
+        return list(zip(times, map(Summary._make, zip(n, low, high, total, ends, strict=True)), strict=True))
+    return []

@@ -30,42 +30,19 @@ from wslgpud.security import private_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
 from wslgpud.store import errors, postgresql, schema
-from wslgpud.words import cause, say
+from wslgpud.words import cause
 
 #: marks the file as ours (shown by ``file`` and ``PRAGMA application_id``): "WGPU"
 APPLICATION_ID = 0x57475055
 #: time that a statement waits for another process's lock
 BUSY_SECONDS = 5.0
 
-_REMOTE = {
-    "9p": say("a Windows drive (9p)"),
-    "drvfs": say("a Windows drive (drvfs)"),
-    "virtiofs": say("a folder of the host (virtiofs)"),
-    "vboxsf": say("a folder of the host (vboxsf)"),
-    "cifs": say("a network share (cifs)"),
-    "smb3": say("a network share (smb3)"),
-    "nfs": say("a network share (nfs)"),
-    "nfs4": say("a network share (nfs)"),
-}
+#: file systems of Windows, of a host and of a network
+_REMOTE = {"9p", "drvfs", "virtiofs", "vboxsf", "cifs", "smb3", "nfs", "nfs4"}
 #: limit on steps of SQLite's virtual machine per statement: about a minute; ours take up to a hundredth
 MAX_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
-#: time range of a chunk in seconds, by table, where TimescaleDB holds it: a month and five years
-CHUNK_SECONDS = {schema.MINUTES.table: 30 * 86400, schema.HOURS.table: 3650 * 86400 // 2}
-_SHOWN = {"min": "r.low", "max": "r.high", "sum": "n * r.low + over * unit", "last": "r.last"}
-#: the steps of a tier, one a row
-_VIEW = """
-    SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {values}
-    FROM (
-        SELECT time, series, unit, n, at AS last, at - below * unit AS low, at + above * unit AS high, over
-        FROM (
-            SELECT m.part + k.step * {seconds} AS time, m.series, CAST(m.unit AS NUMERIC) AS unit, {numbers},
-                m.base + CASE k.step {last} END * CAST(m.unit AS NUMERIC) AS at
-            FROM {table} m CROSS JOIN (SELECT column1 AS step FROM (VALUES {steps}) v) k
-        ) j WHERE n > 0
-    ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
-
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
 
@@ -99,10 +76,10 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
         raise errors.UnwritableError(
-            "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
-            "the Linux file system, such as /var/lib/wslgpud",
+            "{folder}: lies on a file system ({kind}) where SQLite cannot lock safely; choose a folder of Linux, "
+            "such as /var/lib/wslgpud",
             folder=str(folder),
-            kind=_REMOTE[kind],
+            kind=kind,
         )
     if kind in ("tmpfs", "ramfs"):
         return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
@@ -123,13 +100,6 @@ def prepare_folder(path: Path) -> None:
             folder=str(folder),
             reason=cause(error),
         ) from error
-    existing = path if path.exists() else folder
-    if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
-        raise errors.UnwritableError(
-            "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
-            existing=str(existing),
-            user=os.geteuid(),
-        )
     if path.is_dir():
         raise errors.NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
@@ -307,28 +277,6 @@ def page_counts(connection: Connection) -> tuple[int, int, int]:
     return pages, free, size
 
 
-def _view(tier: schema.Tier) -> str:
-    cases = {
-        column: " ".join(f"WHEN {step} THEN m.{column}_{step}" for step in range(tier.steps))
-        for column in schema.ROLLED_UP
-    }
-    value = "CASE WHEN s.divisor > 1 THEN CAST({0} AS DOUBLE PRECISION) / s.divisor ELSE {0} END AS {1}"
-    return _VIEW.format(
-        values=", ".join(value.format(number, name) for name, number in _SHOWN.items()),
-        numbers=", ".join(f"CASE k.step {case} END AS {name}" for name, case in cases.items() if name != "last"),
-        last=cases["last"],
-        seconds=tier.step_seconds,
-        table=tier.table.name,
-        steps=", ".join(f"({step})" for step in range(tier.steps)),
-    )
-
-
-def views(dialect: str) -> dict[str, str]:
-    """Return the views for users, by name."""
-    recent = {"recent": postgresql.RECENT.format(bits=schema.ROW_BITS)} if dialect == "postgresql" else {}
-    return {"minute": _view(schema.MINUTES), "hour": _view(schema.HOURS)} | recent
-
-
 def version_of(connection: Connection, target: str) -> int:
     """Return the version of a database, 0 for an empty one; NewerSchemaError: written by a newer wslgpud."""
     if not inspect(connection).has_table(schema.schema_migration.name):
@@ -351,7 +299,7 @@ def create(connection: Connection, target: str) -> None:
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
-    for name, query in views(connection.dialect.name).items():
+    for name, query in schema.views(connection).items():
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
     first = {"version": schema.VERSION, "name": "first tables", "applied_ms": int(time.time() * 1000)}
     connection.execute(schema.schema_migration.insert(), first)
@@ -373,7 +321,6 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
                 "{name}: belongs to another program; name another file in store.path", name=name
             )
     create(connection, name)
-    postgresql.make_hypertables(connection, CHUNK_SECONDS)
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
     if number is None and not postgresql.is_server(connection):
         # a file is of one machine, which was renamed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,13 +18,11 @@ from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import IntegrityError
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import engines, postgresql, schema
-from wslgpud.store.codec import Sheet, parsed
+from wslgpud.store import codec, engines, postgresql, schema, series_reader
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
-from wslgpud.store.rollup import Summary, summarise, unpacked
 from wslgpud.store.schema import MINUTES
 from wslgpud.words import MessageLike, cause, say, template
 
@@ -97,46 +94,21 @@ def would_free(target: str) -> Compaction:
     return Compaction(path.stat().st_size, free * page)
 
 
-def stop_command(lock_inode: int, proc: Path = Path("/proc")) -> str:
-    """Return the command that stops the daemon holding the lock, by how it was started; by default, the service's.
-
-    https://man7.org/linux/man-pages/man5/proc_locks.5.html
-    """
-    with suppress(OSError, IndexError):
-        rows = [line.split() for line in (proc / "locks").read_text().splitlines()]
-        pid = next((r[4] for r in rows if r[1] == "FLOCK" and r[5].endswith(f":{lock_inode}") and r[4].isdecimal()), "")
-        group = (proc / pid / "cgroup").read_text() if pid else ""
-        if "/user@" in group and "/wslgpud.service" in group:
-            return "systemctl --user stop wslgpud"
-        if pid and "/wslgpud.service" not in group:
-            return f"kill {pid}"
-    return "sudo systemctl stop wslgpud"
-
-
 def compact(target: str) -> Compaction:
     """Rewrite the file without its free pages; return its size and the bytes freed.
 
     Raises:
         LockedError: a daemon writes into it.
-        StoreError: there is no room for a second file, or it cannot be written.
+        UnwritableError: there is no room for a second file, or it cannot be written.
     """
     path = file_of(target)
     with _as_its_owner(path):
         before = would_free(target)
-        needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
-        if left < needed:
-            raise StoreError(
-                "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
-                path=str(path),
-                needed_bytes=needed,
-                left_bytes=left,
-            )
         try:
             lock = engines.lock_for_writing(path)
         except LockedError as error:
-            command = stop_command(engines.lock_path(path).stat().st_ino)
             raise LockedError(
-                "{path}: the daemon writes into it; stop it first ({command})", path=str(path), command=command
+                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
             ) from error
         try:
             with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
@@ -231,7 +203,7 @@ def info(reader: Reader) -> Info:
         batch = schema.batch.c
         last = connection.execute(select(batch.ms, batch.data).order_by(batch.ms.desc()).limit(1)).first()
         with gap("the newest ticks"):
-            series = {} if last is None else parsed(last.ms, last.data).series
+            series = {} if last is None else codec.parsed(last.ms, last.data).series
             newest = max((times[-1] for times, _ in series.values()), default=newest)
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
@@ -256,7 +228,7 @@ def _samples(connection: Connection) -> int:
     batch, total = schema.batch.c, connection.scalar(select(func.sum(schema.chunk.c.samples))) or 0
     for ms, data in connection.execute(select(batch.ms, batch.data).where(schema.unsealed)):
         with gap("ticks from %d on", ms):
-            total += sum(len(times) for times, _ in parsed(ms, data).series.values())
+            total += sum(len(times) for times, _ in codec.parsed(ms, data).series.values())
     return total
 
 
@@ -282,6 +254,7 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
     return tiers | rest, total, free_bytes
 
 
+MINUTE_MS = MINUTES.step_seconds * 1000
 #: limit of reported findings; a damaged page causes hundreds
 MAX_FINDINGS = 20
 
@@ -298,44 +271,35 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[MessageL
 def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[MessageLike]:
     chunk = schema.chunk.c
     count = connection.scalar(select(func.count()).select_from(schema.chunk)) or 0
-    for done, (number, data) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
+    for done, (number, sheet) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
         progress(done, count)
-        first, last = schema.series_range(number >> schema.ROW_BITS)
-        minutes: dict[tuple[int, int], Summary] = {}
+        host, wrong = number >> schema.ROW_BITS, 0
+        # minutes may be kept for less time than samples, and of their oldest part some may be gone
+        sure_ms = (series_reader.first_part(connection, MINUTES, host) or 0) + MINUTES.part_seconds * 1000
         try:
-            sheet = Sheet(data)
-            for own in sheet.numbers:
-                _, times, values = sheet.find(own) or (own, (), ())
-                for ms, seen in summarise(times, values, MINUTES.step_seconds * 1000).items():
-                    minutes[ms // 1000, first | own] = seen
+            for entry in codec.entries_of(sheet):
+                _, times, values = codec.samples_of(sheet, entry)
+                which = schema.series_range(host)[0] | entry.number
+                asked = series_reader.Asked(which, "", 1, min(times), max(times))
+                asked = asked._replace(start_ms=asked.start_ms // MINUTE_MS * MINUTE_MS)
+                kept = dict(series_reader.steps_of(connection, asked, MINUTES))
+                made = codec.summarise(times, values, MINUTE_MS)
+                known = {ms: seen for ms, seen in made.items() if ms >= sure_ms or ms in kept}
+                wrong += sum(not _holds(kept.get(ms), seen) for ms, seen in known.items())
         except DAMAGE as error:
-            yield say("chunk {number}: {why}", number=number, why=cause(error))
-        of, key = MINUTES.table.c, (MINUTES.table.c.part, MINUTES.table.c.series)
-        ours = select(MINUTES.table).where(of.series.between(first, last))
-        # where minutes are kept for less time than samples, the oldest are gone, deleted in the order of their keys
-        oldest = connection.execute(ours.order_by(*key).limit(1)).first()
-        parts = {(time, series): time // MINUTES.part_seconds * MINUTES.part_seconds for time, series in minutes}
-        kept = {
-            (time, row.series): known
-            for row in connection.execute(ours.where(of.part.in_({*parts.values()})))
-            for time, known in unpacked(MINUTES, row)
-        }
-        begin = tuple(oldest or ())[:2]
-        wrong = sum((parts[at], at[1]) >= begin and not _holds(kept.get(at), seen) for at, seen in minutes.items())
+            yield say("chunk {number}: damaged ({why})", number=number, why=cause(error))
         if wrong:
             yield say("chunk {number}: {count} of its minutes do not match their samples", number=number, count=wrong)
     progress(count, count)
 
 
-def _holds(recorded: Summary | None, seen: Summary) -> bool:  # may include more than these samples
+def _holds(recorded: codec.Summary | None, seen: codec.Summary) -> bool:  # may include more than these samples
     return recorded is not None and recorded.n >= seen.n and recorded.low <= seen.low and recorded.high >= seen.high
 
 
 #: rows copied at a time
 SLICE_ROWS = 300
 _SIDE_FILES = ("-wal", "-shm")
-#: beyond all keys
-_FAR = 1 << 61
 
 
 def is_damage(text: str) -> bool:
@@ -387,25 +351,13 @@ def _copy_rows(old: sqlite3.Connection, connection: Connection, table: Table) ->
 
 
 def _rows(old: sqlite3.Connection, table: Table) -> Iterator[sqlite3.Row]:
-    """Yield the readable rows by key, some twice.
-
-    Behind an unreadable row, a readable one is sought at distances that double with each attempt. Rows that this misses
-    are found from the other end, up to the damage there. A cursor is a row ahead, so the last one before is lost, too.
-    """
-    names, keys = ", ".join(table.columns.keys()), table.primary_key.columns.keys()
-    ascending = f"SELECT {names} FROM {table.name} WHERE {keys[0]} > ? ORDER BY {', '.join(keys)}"
-    descending = f"SELECT {names} FROM {table.name} ORDER BY {' DESC, '.join(keys)} DESC"
-    reached, skipped, damaged = -1, 0, False
-    while skipped < _FAR:
+    """Yield the readable rows before the first unreadable page, and those behind the last."""
+    keys = table.primary_key.columns.keys()
+    for direction in ("", " DESC"):
+        order = ", ".join(key + direction for key in keys)
         try:
-            for row in old.execute(ascending, (reached + skipped,)):
-                yield row
-                reached, skipped = row[keys[0]], 0
+            yield from old.execute(f"SELECT {', '.join(table.columns.keys())} FROM {table.name} ORDER BY {order}")
         except sqlite3.DatabaseError as error:
-            log.debug("%s: %s after %d", table.name, error, reached)
-            skipped, damaged = 2 * skipped or 1, True
+            log.debug("%s: %s", table.name, error)
         else:
-            break
-    if damaged:
-        with suppress(sqlite3.DatabaseError):
-            yield from old.execute(descending)
+            return

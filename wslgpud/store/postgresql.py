@@ -6,9 +6,7 @@ functions that take one return what is right there.
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -20,11 +18,9 @@ from wslgpud.security.redaction import address
 from wslgpud.store import errors
 from wslgpud.words import cause, say
 
-log = logging.getLogger(__name__)
-
-#: time limit of a statement on a server, and until its answer must be here, whatever the server does
+#: time limit of a statement on a server, and until one that is gone is noticed
 STATEMENT_SECONDS = 300
-ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
+_TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": STATEMENT_SECONDS * 1000}
 
 #: each schema of a server's database is a separate history
 _OUR_SCHEMA: sa.ColumnElement[int] = sa.literal_column(
@@ -85,7 +81,7 @@ def tuples(
 def engine(target: str, **options: Any) -> sa.Engine:
     """Return an engine of a database server, or raise MissingDriverError."""
     try:
-        made = sa.create_engine(target, connect_args={"connect_timeout": 10}, **options)
+        made = sa.create_engine(target, connect_args=_TIMEOUTS, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise errors.MissingDriverError(
             "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
@@ -93,38 +89,8 @@ def engine(target: str, **options: Any) -> sa.Engine:
             error=cause(error),
             remedy=optional_packages.remedy("postgresql"),
         ) from error
-    if made.driver == "psycopg":
-        sa.event.listen(made, "do_connect", _connect)
     sa.event.listen(made, "connect", _pin_schema)
     return made
-
-
-def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Connect to PostgreSQL so that no answer is awaited forever: libpq limits only the time to connect."""
-    import psycopg
-
-    class Bounded(psycopg.Connection):
-        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
-            try:
-                return super().wait(_in_time(gen), *more, **options)
-            except TimeoutError as error:
-                self.pgconn.finish()  # otherwise SQLAlchemy would roll back, and wait for that
-                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
-                raise psycopg.OperationalError(late) from error
-
-    return Bounded.connect(*positional, **named)
-
-
-def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
-    until_mono = time.monotonic() + ANSWER_SECONDS
-    try:
-        wanted = next(steps)
-        while time.monotonic() < until_mono:
-            wanted = steps.send((yield wanted))
-    except StopIteration as end:
-        return end.value
-    raise TimeoutError
 
 
 def _pin_schema(connection: Any, _: object) -> None:
@@ -153,40 +119,6 @@ def lock_host(connection: sa.Connection, application: int, number: int) -> bool:
     """Lock a machine's rows against other daemons while the connection is open; return whether none had."""
     lock = sa.func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(application), number)
     return not is_server(connection) or bool(connection.scalar(sa.select(lock)))
-
-
-# TimescaleDB, if the administrator of a PostgreSQL database has installed it: summaries are hypertables. Minutes and
-# hours are rows by time, so a query reads only the chunks of its time range, and the administrator's policies
-# (columnstore, tiering) apply. Samples stay in blocks, which are periods already and smaller than in a column store.
-#: the schema of the extension
-_THERE = sa.text(
-    "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-    " WHERE e.extname = 'timescaledb'"
-)
-_MADE = sa.text(
-    "SELECT hypertable_name FROM timescaledb_information.hypertables WHERE hypertable_schema = current_schema()"
-)
-_MAKE = (
-    "SELECT {}.create_hypertable(CAST(:name AS regclass), 'part',"
-    " chunk_time_interval => CAST(:seconds AS bigint),"
-    " create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
-)
-
-
-def make_hypertables(connection: sa.Connection, chunk_seconds: Mapping[sa.Table, int]) -> None:
-    """Turn tables of summaries into hypertables if the extension is installed, even later; rows stay.
-
-    ``chunk_seconds`` is the time range of a chunk of each.
-    """
-    lies_in = connection.scalar(_THERE) if is_server(connection) else None
-    if lies_in is None:
-        return
-    make = sa.text(_MAKE.format(lies_in))
-    made = set(connection.scalars(_MADE))
-    for table, seconds in chunk_seconds.items():
-        if table.name not in made:
-            connection.execute(make, {"name": table.name, "seconds": seconds})
-            log.info("%s is a hypertable of TimescaleDB now", table.name)
 
 
 def table_bytes(connection: sa.Connection, names: Iterable[str]) -> dict[str, int]:

@@ -16,9 +16,9 @@ from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engines, records, schema, series_reader
+from wslgpud.store.codec import Summary
 from wslgpud.store.errors import explained, gap
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
-from wslgpud.store.rollup import Summary
 from wslgpud.store.series_reader import Asked, unscaled
 
 #: limits of ``series`` per metric and machine, and in total; an intact history has fewer

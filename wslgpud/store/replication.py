@@ -9,12 +9,11 @@ backlog is bounded by ``store.max_bytes``, like the whole file.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text, update
+from sqlalchemy import Connection, Table, delete, func, select, update
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, schema
@@ -22,17 +21,11 @@ from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import SeriesKey, WriteBuffer, find_or_add
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
 CLOSE_SECONDS = 0.4
-#: tables do not shrink when rows are deleted, so the rows themselves are measured, this often
-MEASURE_SECONDS = 6 * 3600.0
-_MEASURED = (schema.chunk, schema.batch, schema.event, schema.MINUTES.table, schema.HOURS.table)
-#: overhead of a row: header, line pointer, entry of the primary key
-_ROW_BYTES = 56
 #: rows of a table copied per transaction
 _AT_ONCE = 500
 #: unsent messages followed after a start: as many as the upkeep leaves of them here
@@ -223,33 +216,6 @@ def _dicts(connection: Connection, query: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-class ServerUpkeep(Upkeep):
-    """Seals and deletes the rows of our machine, not those of others; the server's administrator does the rest."""
-
-    _measure_due_mono = 0.0
-    _measured = (0.0, 0.0, 0)
-
-    def _ours(self, table: Table) -> ColumnElement[bool]:
-        return schema.of_host(table, self._buffer.host_id)
-
-    def _shrink(self, connection: Connection) -> bool:
-        _ = connection
-        return False
-
-    def _used_bytes(self, connection: Connection) -> float:
-        """Return the size of our rows, measured now and then, estimated between: tables do not shrink by themselves."""
-        if time.monotonic() >= self._measure_due_mono:
-            self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
-            rows = taken = 0
-            for table in _MEASURED:
-                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
-                count_, data = connection.execute(sizes.select_from(table).where(self._ours(table))).one()
-                rows, taken = rows + count_, taken + int(data or 0) + count_ * _ROW_BYTES
-            self._measured = taken, taken / max(rows, 1), self._stats.purged_rows_total
-        used_bytes, bytes_a_row, purged = self._measured
-        return used_bytes - (self._stats.purged_rows_total - purged) * bytes_a_row
-
-
 class Central:
     """The writer of a database of many machines, to which the rows of our file are copied."""
 
@@ -258,7 +224,7 @@ class Central:
     ) -> None:
         """Start copying; nobody waits for the server. Raises MissingDriverError."""
         self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
-        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach, upkeep=ServerUpkeep)
+        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach)
         self.writer.begin()
 
     def _attach(self, connection: Connection) -> None:

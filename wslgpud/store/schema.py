@@ -213,6 +213,41 @@ daemon_run = _table(
 )
 
 
+_SHOWN = {"min": "r.low", "max": "r.high", "sum": "n * r.low + over * unit", "last": "r.last"}
+#: the steps of a tier, one a row
+_VIEW = """
+    SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {values}
+    FROM (
+        SELECT time, series, unit, n, at AS last, at - below * unit AS low, at + above * unit AS high, over
+        FROM (
+            SELECT m.part + k.step * {seconds} AS time, m.series, CAST(m.unit AS NUMERIC) AS unit, {numbers},
+                m.base + CASE k.step {last} END * CAST(m.unit AS NUMERIC) AS at
+            FROM {table} m CROSS JOIN (SELECT column1 AS step FROM (VALUES {steps}) v) k
+        ) j WHERE n > 0
+    ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host"""
+
+
+def _view(tier: Tier) -> str:
+    cases = {
+        column: " ".join(f"WHEN {step} THEN m.{column}_{step}" for step in range(tier.steps)) for column in ROLLED_UP
+    }
+    value = "CASE WHEN s.divisor > 1 THEN CAST({0} AS DOUBLE PRECISION) / s.divisor ELSE {0} END AS {1}"
+    return _VIEW.format(
+        values=", ".join(value.format(number, name) for name, number in _SHOWN.items()),
+        numbers=", ".join(f"CASE k.step {case} END AS {name}" for name, case in cases.items() if name != "last"),
+        last=cases["last"],
+        seconds=tier.step_seconds,
+        table=tier.table.name,
+        steps=", ".join(f"({step})" for step in range(tier.steps)),
+    )
+
+
+def views(connection: sa.Connection) -> dict[str, str]:
+    """Return the views for users, by name."""
+    recent = {"recent": postgresql.RECENT.format(bits=ROW_BITS)} if postgresql.is_server(connection) else {}
+    return {"minute": _view(MINUTES), "hour": _view(HOURS)} | recent
+
+
 #: tables whose ids are in a host's range of rows
 NUMBERED = (batch, chunk, event, transition, outbox, daemon_run, stress_run, learned)
 

@@ -13,11 +13,10 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import Sheet, inflate, parsed
+from wslgpud.store.codec import Summary, add, entries_of, inflate, parsed, samples_in, summarise, unpacked
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.rollup import Summary, add, summarise, unpacked
 from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier
 
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
@@ -122,11 +121,11 @@ def _joined(pieces: Iterable[Samples]) -> Samples:
 
 def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
     """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
-    minute, hour = (_first_part(connection, tier, host) for tier in (MINUTES, HOURS))
+    minute, hour = (first_part(connection, tier, host) for tier in (MINUTES, HOURS))
     return _first_sample(connection, host), minute, hour
 
 
-def _first_part(connection: Connection, tier: Tier, host: int) -> int | None:
+def first_part(connection: Connection, tier: Tier, host: int) -> int | None:
     of = tier.table.c
     # ``min`` would read all of them
     first = select(of.part).where(schema.of_host(tier.table, host)).order_by(of.part).limit(1)
@@ -174,8 +173,8 @@ def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> lis
         if asked.start_ms > end:
             break
         if tier in tiers:
-            steps = _steps(connection, asked._replace(end_ms=end), tier) + steps
-        begins.append(_first_part(connection, tier, host))
+            steps = steps_of(connection, asked._replace(end_ms=end), tier) + steps
+        begins.append(first_part(connection, tier, host))
     return steps
 
 
@@ -190,7 +189,7 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Samples]:
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     for number, low_ms, high_ms, sheet in tuples(connection, _SEALED, words):
         with gap("chunk %d of series %d", number, asked.number):
-            found = Sheet(sheet).find(own)
+            found = samples_in(sheet, own)
             if found is not None:
                 _, times, values = found
                 whole = asked.start_ms <= low_ms and high_ms <= asked.end_ms
@@ -228,12 +227,12 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
     else:
         if tier is MINUTES:
             add(steps, _coarser(connection, asked, (HOURS,)), step_ms)
-        kept_from = _first_part(connection, tier, asked.number >> schema.SERIES_BITS)
+        kept_from = first_part(connection, tier, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
             add(steps, summarise(*_joined(_sealed(connection, before)), step_ms).items())
-        kept = _steps(connection, asked, tier)
+        kept = steps_of(connection, asked, tier)
         if steps or step_ms > tier.step_seconds * 1000:
             add(steps, kept, step_ms)
         else:
@@ -243,7 +242,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
     return sorted(steps.items())
 
 
-def _steps(connection: Connection, asked: Asked, tier: Tier) -> list[tuple[int, Summary]]:
+def steps_of(connection: Connection, asked: Asked, tier: Tier) -> list[tuple[int, Summary]]:
     """Return the summaries of a tier by their beginnings (ms); parts are looked up by key, never scanned."""
     of, width = tier.table.c, tier.part_seconds
     ends = [connection.scalar(select(end(of.part))) for end in (func.min, func.max)]
@@ -271,8 +270,8 @@ def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Numbe
 
 def _last_of_chunk(host: int, newest: Any) -> dict[int, tuple[int, Number]]:
     with gap("chunk %d", newest.id):
-        sheet = Sheet(newest.data)
-        return {host << schema.SERIES_BITS | number: (ms, value) for number, ms, value in sheet.last()}
+        first, _ = schema.series_range(host)
+        return {first | entry.number: (entry.last_ms, entry.last) for entry in entries_of(newest.data)}
     return {}
 
 

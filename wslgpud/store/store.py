@@ -284,7 +284,6 @@ class Store(AbstractContextManager["Store"]):
             self._stats,
             file_bytes=engines.size_of(self._path),
             wal_bytes=engines.size_of(engines.log_path(self._path)),
-            rows=dict(self._stats.rows),
             queue_ticks=ticks,
             queue_bytes=queued_bytes,
             dropped_ticks_total=self._buffer.dropped_ticks,

@@ -39,7 +39,6 @@ class StoreStats:
     file_bytes: int | None = _figure(None, gauge("store_file_bytes", "Size of the database file."))
     wal_bytes: int | None = _figure(None, gauge("store_wal_bytes", "Size of its write-ahead log."))
     free_bytes: int | None = _figure(None, gauge("store_free_bytes", _ROOM))
-    rows: dict[str, int] = field(default_factory=dict)
     queue_ticks: int = _figure(0, _gauge_now("store_queue_ticks", "Samples that wait in memory to be written."))
     queue_bytes: int = 0
     dropped_ticks_total: int = _figure(0, _counter_now("store_dropped_ticks", _DROPPED))

@@ -1,24 +1,34 @@
 """Upkeep between batches: sealing, and the limits on age, size and names.
 
 Everything is done in slices, so that a batch never waits for long; the nightly check of the whole file has its own
-thread.
+thread. Statements are text: building them anew each minute would take longer than most of them run.
+
+One period is sealed exactly once: the ticks are freed in the same transaction that adds their blocks and rollups, so a
+crash or restart neither loses nor repeats any. Ticks left from before a downtime are sealed as soon as newer ones
+arrive.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, true, update
+from sqlalchemy import Connection, TextClause, select, text
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
-from wslgpud.store import engines, rollup, schema
-from wslgpud.store.errors import StoreError
+from wslgpud.store import engines, schema
+from wslgpud.store.codec import Samples, Steps, Summary, add, pack_sheet, packed, parsed, summarise, unpacked
+from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.reader import Reader
+from wslgpud.store.schema import HOURS, MINUTES, Tier
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.write_buffer import Buffer
 
@@ -40,10 +50,11 @@ FREE_SHARE = 0.1
 #: limit of pages returned per slice
 VACUUM_PAGES = 256
 #: limit of rows in tables kept for years: a rule that flaps all day must not fill the disk either
-MAX_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
-_MINUTE, _HOUR = schema.MINUTES.table, schema.HOURS.table
+MAX_ROWS = {"event": 500_000, "transition": 100_000, "outbox": 100_000, "daemon_run": 20_000}
 #: deletion order beyond the size limit
-_LEAST_VALUABLE = (schema.chunk, _MINUTE, schema.batch, _HOUR, schema.event)
+_LEAST_VALUABLE = ("chunk", "rollup_minute", "batch", "rollup_hour", "event")
+#: later than any row, in seconds since the epoch
+_NEVER = float(1 << 52)
 
 #: time between two passes over all series
 PASS_SECONDS = 6 * 3600.0
@@ -56,12 +67,76 @@ CHECK_HOUR = 4
 #: called with the damage, and device and inode of the file
 Report = Callable[[str, tuple[int, int] | None], None]
 
+# the parameters are those of ``_ours``
+_OURS, _OUR_SERIES = "id BETWEEN :low AND :high", "id BETWEEN :first AND :final"
+_UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE host.id = :host)"
+_BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
+_TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
+_SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
+_SEEN = text("UPDATE series SET seen_ms = :now WHERE id = :id")
+#: a clock that was years ahead must not keep any for so long
+_SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
+_FORGOTTEN = text(f"""
+    SELECT id FROM (
+        SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place,
+            count(*) OVER (PARTITION BY metric) AS total, max(id) OVER () AS newest
+        FROM series WHERE {_OUR_SERIES}
+    ) s
+    WHERE id < newest AND (seen_ms < :all_ms OR (total >= :crowded AND place > :roomy AND seen_ms < :raw_ms))
+    LIMIT :limit""")
+_FORGET = text("DELETE FROM series WHERE id = :id")
+
+
+def _deletion(table: str, moment: str, key: str = "id", order: str = "", ours: str = _OURS) -> TextClause:
+    """Return the statement that deletes a slice of our oldest rows from before a moment (ms)."""
+    oldest = f"SELECT {key}, {moment} AS ms FROM {table} WHERE {ours} ORDER BY {order or key} LIMIT :limit"
+    return text(f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM ({oldest}) o WHERE ms < :before)")
+
+
+def _rolled_up(table: str) -> TextClause:
+    ours = "series BETWEEN :first AND :final AND part < :before / 1000"
+    return _deletion(table, "part * 1000", "part, series", ours=ours)
+
+
+_DELETIONS = {
+    # not in order of arrival: a chunk with a timestamp years ahead would retain all after it
+    "chunk": _deletion("chunk", "high_ms", order="high_ms, id", ours=f"+{_OURS} AND high_ms < :before"),
+    "rollup_minute": _rolled_up("rollup_minute"),
+    "rollup_hour": _rolled_up("rollup_hour"),
+    "batch": _deletion("batch", "ms"),
+    "event": _deletion("event", "ms"),
+    "transition": _deletion("transition", "ms"),
+    "outbox": _deletion("outbox", "created_ms"),
+    "daemon_run": _deletion("daemon_run", "started_ms"),
+}
+
+
+def _excess(table: str, max_rows: int) -> TextClause:
+    """Return the statement that deletes a slice of our rows beyond the newest ``max_rows``."""
+    beyond = f"SELECT id FROM {table} WHERE {_OURS} ORDER BY id DESC LIMIT :limit OFFSET {max_rows}"
+    return text(f"DELETE FROM {table} WHERE id IN ({beyond})")
+
+
+_EXCESS = {name: _excess(name, max_rows) for name, max_rows in MAX_ROWS.items()}
+
 
 class Upkeep:
-    """Seals complete chunks, deletes data beyond the age limit, then beyond the size limit; one slice per call."""
+    """Seals complete chunks, deletes data beyond the age limit, then beyond the size limit; one slice per call.
 
-    def __init__(self, settings: StoreSettings, wall: Callable[[], float], buffer: Buffer, stats: StoreStats) -> None:
+    On a server it keeps to our rows and their age; its size is its administrator's.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        wall: Callable[[], float],
+        buffer: Buffer,
+        stats: StoreStats,
+        *,
+        on_server: bool = False,
+    ) -> None:
         self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
+        self._on_server = on_server
         self._due_mono = self._pass_due_mono = 0.0
         #: of any data; a day more, as series are seen at intervals
         self._longest_days = max(settings.raw_days, settings.minute_days, settings.hour_days) + 1
@@ -78,14 +153,13 @@ class Upkeep:
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
         self._stats.last_purge_wall = self._wall()
-        self._count(connection)
         return False
 
     def _seal(self, connection: Connection) -> bool:
         with connection.begin():
-            last = rollup.due(connection, self._buffer.host_id, self._buffer.sealable_row)
+            last = due(connection, self._buffer.host_id, self._buffer.sealable_row)
         if last is not None:
-            rollup.seal(connection, self._buffer.host_id, last, self._buffer.free)
+            seal(connection, self._buffer.host_id, last, self._buffer.free)
         return last is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -96,40 +170,41 @@ class Upkeep:
         before_hour = now - keep.hour_days * DAY
         too_old = {
             # unsealed data is never deleted for its age: it has no minutes and hours yet
-            schema.chunk: now - keep.raw_days * DAY,
-            _MINUTE: before_minute,
-            _HOUR: before_hour,
-            schema.event: before_minute,
-            schema.transition: before_hour,
-            schema.outbox: before_hour,
-            schema.daemon_run: before_hour,
+            "chunk": now - keep.raw_days * DAY,
+            "rollup_minute": before_minute,
+            "rollup_hour": before_hour,
+            "event": before_minute,
+            "transition": before_hour,
+            "outbox": before_hour,
+            "daemon_run": before_hour,
         }
         with connection.begin():
-            rows = self._delete_first(connection, too_old) or self._purge_excess(connection)
+            rows = self._delete_first(connection, too_old) or self._delete_excess(connection)
             if not rows and self._used_bytes(connection) > keep.max_bytes:
-                rows = self._delete_first(connection, dict.fromkeys(_LEAST_VALUABLE))
+                rows = self._delete_first(connection, dict.fromkeys(_LEAST_VALUABLE, _NEVER))
         self._stats.purged_rows_total += rows
         return rows > 0
 
-    def _used_bytes(self, connection: Connection) -> float:
-        """Return the size of the database without free space."""
+    def _used_bytes(self, connection: Connection) -> int:
+        """Return the size of the database without free space; 0 on a server."""
+        if self._on_server:
+            return 0
         pages, free, size = engines.page_counts(connection)
         self._stats.free_bytes = free * size
         return (pages - free) * size
 
-    def _purge_excess(self, connection: Connection) -> int:
-        row_counts = self._stats.rows
-        for table, max_rows in MAX_ROWS.items():
-            if (excess := row_counts.get(table.name, 0) - max_rows) > 0:
-                rows = self._delete_rows(connection, table, None, min(excess, SLICE_ROWS))
-                row_counts[table.name] -= rows
+    def _delete_first(self, connection: Connection, moments: Mapping[str, float]) -> int:
+        """Delete a slice of the first table that has rows from before its moment; return their number."""
+        for table, wall in moments.items():
+            limit = SLICE_CHUNKS if table == "chunk" else SLICE_ROWS
+            words = {**_ours(self._buffer.host_id), "before": round(wall * 1000), "limit": limit}
+            if rows := connection.execute(_DELETIONS[table], words).rowcount:
                 return rows
         return 0
 
-    def _ours(self, table: Table) -> ColumnElement[bool]:
-        """Return the condition for our rows: in a file all are, also from before the machine was renamed."""
-        _ = table
-        return true()
+    def _delete_excess(self, connection: Connection) -> int:
+        words = {**_ours(self._buffer.host_id), "limit": SLICE_ROWS}
+        return sum(connection.execute(query, words).rowcount for query in _EXCESS.values())
 
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
@@ -138,39 +213,9 @@ class Upkeep:
             self._offset, self._even_since = offset, mono
         return mono - self._even_since >= SETTLE_SECONDS
 
-    def _delete_first(self, connection: Connection, moments: Mapping[Table, float | None]) -> int:
-        """Delete a slice of the first table that has rows from before its moment, or any; return their number."""
-        for table, before in moments.items():
-            if "part" in table.c:
-                rows = self._delete_part(connection, table, before)
-            else:
-                rows = self._delete_rows(
-                    connection, table, before, SLICE_CHUNKS if table is schema.chunk else SLICE_ROWS
-                )
-            if rows:
-                return rows
-        return 0
-
-    def _delete_rows(self, connection: Connection, table: Table, before: float | None, limit: int) -> int:
-        of = table.c
-        moment = next(of[name] for name in ("high_ms", "ms", "created_ms", "started_ms") if name in of)
-        # not in order of arrival: a chunk with a timestamp years ahead would retain all after it
-        order = (moment, of.id) if table is schema.chunk and before is not None else (of.id,)
-        oldest = select(of.id, moment.label("ms")).where(self._ours(table)).order_by(*order).limit(limit).subquery().c
-        gone = select(oldest.id) if before is None else select(oldest.id).where(oldest.ms < before * 1000)
-        return connection.execute(delete(table).where(of.id.in_(gone))).rowcount
-
-    def _delete_part(self, connection: Connection, table: Table, before: float | None) -> int:
-        own_rows = self._ours(table)
-        oldest = connection.scalar(select(func.min(table.c.part)).where(own_rows))
-        if oldest is None or (before is not None and oldest >= before):
-            return 0
-        beyond = select(table.c.series).where(table.c.part == oldest, own_rows).order_by(table.c.series)
-        end = connection.scalar(beyond.offset(SLICE_ROWS).limit(1))
-        gone = own_rows if end is None else and_(own_rows, table.c.series <= end)
-        return connection.execute(delete(table).where(table.c.part == oldest, gone)).rowcount
-
     def _shrink(self, connection: Connection) -> bool:
+        if self._on_server:
+            return False
         with connection.begin():
             pages, free, _ = engines.page_counts(connection)
         if free <= max(VACUUM_PAGES, pages * FREE_SHARE):
@@ -185,42 +230,115 @@ class Upkeep:
         """
         if time.monotonic() < self._pass_due_mono:
             return False
-        keep, now_ms = self._settings, round(self._wall() * 1000)
-        in_use = sorted(self._buffer.in_use())
-        of, ours = schema.series.c, self._ours(schema.series)
-        place = (
-            func.row_number()
-            .over(partition_by=(of.host, of.metric), order_by=(of.seen_ms.desc(), of.id.desc()))
-            .label("place")
-        )
-        total = func.count().over(partition_by=(of.host, of.metric)).label("total")
-        newest = func.max(of.id).over(partition_by=of.host).label("newest")
-        every = select(of.id, of.seen_ms, place, total, newest).where(ours).subquery().c
-        crowded = and_(every.total >= MAX_SERIES_OF_NAMES, every.place > ROOMY)
-        raw_ms, all_ms = (now_ms - days * DAY * 1000 for days in (keep.raw_days, self._longest_days))
-        gone = or_(every.seen_ms < all_ms, and_(crowded, every.seen_ms < raw_ms))
+        now_ms, ours = round(self._wall() * 1000), _ours(self._buffer.host_id)
+        raw_ms, all_ms = (now_ms - days * DAY * 1000 for days in (self._settings.raw_days, self._longest_days))
+        limits = {"crowded": MAX_SERIES_OF_NAMES, "roomy": ROOMY, "limit": SLICE_ROWS}
         with connection.begin():
-            for at in range(0, len(in_use), schema.MAX_IDENTITIES):
-                seen = of.id.in_(in_use[at : at + schema.MAX_IDENTITIES])
-                connection.execute(update(schema.series).where(seen).values(seen_ms=now_ms))
-            # a clock that was years ahead must not keep any for so long
-            connection.execute(update(schema.series).where(ours, of.seen_ms > now_ms).values(seen_ms=now_ms))
-            query = select(every.id).where(gone, every.id < every.newest).limit(schema.MAX_IDENTITIES)
-            numbers = connection.scalars(query).all()
-            connection.execute(delete(schema.series).where(of.id.in_(numbers)))
-        self._stats.purged_rows_total += len(numbers)
-        if not numbers:
-            self._pass_due_mono = time.monotonic() + PASS_SECONDS
-        return bool(numbers)
+            if in_use := self._buffer.in_use():
+                connection.execute(_SEEN, [{"id": number, "now": now_ms} for number in in_use])
+            connection.execute(_SEEN_AHEAD, {**ours, "now": now_ms})
+            if gone := connection.scalars(_FORGOTTEN, {**ours, **limits, "raw_ms": raw_ms, "all_ms": all_ms}).all():
+                connection.execute(_FORGET, [{"id": number} for number in gone])
+            else:
+                self._pass_due_mono = time.monotonic() + PASS_SECONDS
+        self._stats.purged_rows_total += len(gone)
+        return bool(gone)
 
-    def _count(self, connection: Connection) -> None:
-        """Refresh the figures of ``Store.stats``, so that a scrape never waits for the file."""
-        with connection.begin():
-            for table in (schema.series, schema.batch, schema.chunk, *MAX_ROWS):
-                count = select(func.count()).select_from(table)
-                ours = count if table is schema.series else count.where(self._ours(table))
-                ours = ours.where(schema.unsealed) if table is schema.batch else ours
-                self._stats.rows[table.name] = connection.scalar(ours) or 0
+
+def _ours(host: int) -> dict[str, int]:
+    (low, high), (first, final) = schema.row_range(host), schema.series_range(host)
+    return {"host": host, "low": low, "high": high, "first": first, "final": final}
+
+
+def due(connection: Connection, host: int, last: int) -> int | None:
+    """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any."""
+    complete = period = None
+    ticks = 0
+    words = {**_ours(host), "last": last, "limit": schema.MAX_TICKS}
+    for number, ms, count in connection.execute(_BATCHES, words).all():
+        period = ms // schema.PERIOD_MS if period is None else period
+        if ms // schema.PERIOD_MS != period or ticks >= schema.MAX_TICKS:
+            return complete
+        complete, ticks = number, ticks + count
+    return None
+
+
+def seal(connection: Connection, host: int, last: int, free: Callable[[Connection, int], None]) -> None:
+    """Seal the batches of a host up to id ``last`` into a chunk of that id, and ``free`` their places."""
+    with connection.begin():
+        series, processes = _samples(connection, host, last)
+    # computed outside of a transaction, so that no one waits for it
+    write = chunk_writer(last, series, processes) if series or processes else None
+    with connection.begin():
+        if write is not None:
+            write(connection)
+        connection.execute(_SEALED, {"host": host, "last": last})
+        free(connection, last)
+
+
+def _samples(connection: Connection, host: int, last: int) -> tuple[list[Samples], list[Any]]:
+    """Return the samples of each series in order of arrival, and the processes."""
+    series: dict[int, tuple[array[int], array[int]]] = {}
+    processes = []
+    for number, ms, data in connection.execute(_TICKS, {**_ours(host), "last": last}):
+        with gap("ticks %d", number):
+            ticks = parsed(ms, data)
+            processes += ticks.processes
+            for which, (times, more) in ticks.series.items():
+                all_times, values = series.setdefault(which, (array("q"), array("q")))
+                all_times.extend(times)
+                values.extend(more)
+    return [(which, *samples) for which, samples in series.items()], processes
+
+
+def chunk_writer(number: int, series: Sequence[Samples], processes: Sequence[Any]) -> Callable[[Connection], None]:
+    """Return a function that writes samples as chunk ``number`` with their rollups within a transaction."""
+    moments = [ms for _, times, _ in series for ms in (min(times), max(times))] + [ms for ms, _ in processes]
+    row = {
+        "id": number,
+        "low_ms": min(moments),
+        "high_ms": max(moments),
+        "samples": sum(len(times) for _, times, _ in series),
+        "data": pack_sheet([(which & schema.OWN_SERIES, times, values) for which, times, values in series]),
+        "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
+    }
+    summaries = {
+        tier: {
+            (begin // 1000, which): known
+            for which, times, values in series
+            for begin, known in summarise(times, values, tier.step_seconds * 1000).items()
+        }
+        for tier in (MINUTES, HOURS)
+    }
+
+    def write(connection: Connection) -> None:
+        connection.execute(schema.chunk.insert(), row)
+        for tier, of_tier in summaries.items():
+            write_summaries(connection, tier, of_tier)
+
+    return write
+
+
+def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, int], Summary]) -> None:
+    """Merge summaries, by beginning (s) and series, into those that are there.
+
+    A minute exists already if the clock went back or a chunk was closed within it, an hour from its first chunk on.
+    """
+    by_row: dict[tuple[int, int], Steps] = {}
+    for (time_, number), known in new.items():
+        part = time_ // tier.part_seconds * tier.part_seconds
+        by_row.setdefault((part, number), {})[time_] = known
+    if not by_row:
+        return
+    of, numbers = tier.table.c, {number for _, number in by_row}
+    these = of.part.in_({part for part, _ in by_row}), of.series.between(min(numbers), max(numbers))
+    for row in connection.execute(select(tier.table).where(*these)):
+        if later := by_row.get((row.part, row.series)):
+            earlier = dict(unpacked(tier, row))
+            add(earlier, later.items())
+            by_row[row.part, row.series] = earlier
+    rows = [packed(tier, part, number, steps) for (part, number), steps in sorted(by_row.items())]
+    schema.put(connection, tier.table, rows)
 
 
 def next_check(last_wall: float) -> float:

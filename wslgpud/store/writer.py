@@ -54,14 +54,13 @@ class Writer:
         wall: Callable[[], float],
         *,
         attach: Callable[[Connection], None],
-        upkeep: type[Upkeep] = Upkeep,
     ) -> None:
         """Prepare; ``attach`` is called with each newly opened database (see ``Store``)."""
         self._target = target
         self._path = engines.sqlite_path(target)
         self._buffer, self._stats = buffer, stats
         self._attach, self._wall, self._commit_seconds = attach, wall, settings.commit_seconds
-        self._upkeep = upkeep(settings, wall, buffer, stats)
+        self._upkeep = Upkeep(settings, wall, buffer, stats, on_server=self._path is None)
         # Only our own file: a server is its administrator's to check, and all of a fleet would do it at the same hour.
         self._check = None if self._path is None else NightlyCheck(target, wall, stats, self.report_damage)
         self._engine: Engine | None = None

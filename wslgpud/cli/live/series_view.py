@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from wslgpud.cli.series import drawn as plotted
+from wslgpud.cli.chart import drawn as plotted
 from wslgpud.series.past import Drawn, Past
 from wslgpud.words import MessageError, current, t
 
