@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.incidents import OpenIncident, UnseenLoss, after, story
 from wslgpud.alerts.rules import RULES
+from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, Health, Level, Number, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.risk.levels import BLIND
-from wslgpud.serve.status import line_of
+from wslgpud.serve.status import judged
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.verdict import LEVEL, OVER, VERDICT, Verdict, VerdictMetrics, blindness, decide, unwatched
 from wslgpud.words import ENGLISH, Message, MessageLike, say, translator
@@ -360,7 +361,7 @@ def test_verdict_metrics_keep_the_figures_of_the_last_change():
     ],
 )
 def test_the_line_for_systemd_names_the_culprit_once(*, headline: str, who: str, named: bool) -> None:
-    line = line_of(Verdict(Level.WARNING, Message(headline), who=who), ENGLISH, NOW)
+    line = in_one_line(judged(Verdict(Level.WARNING, Message(headline), who=who), ENGLISH, NOW))
 
     assert line.startswith(headline)
     assert (len(line) > len(headline)) == named

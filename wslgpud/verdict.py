@@ -1,6 +1,6 @@
 """The verdict: the most important fact of a tick. Pure.
 
-One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's status
+One level, one subject, one message, one advice. Terminal, page, API, metrics, Grafana and systemd's status
 line show it and decide nothing themselves.
 """
 

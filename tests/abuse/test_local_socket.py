@@ -12,6 +12,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from wslgpud.client import SOCKET, DaemonClient, answering
 from wslgpud.host import SystemClock
 from wslgpud.security.shapes import of
 from wslgpud.serve import HttpServer, Publisher
-from wslgpud.serve import commands as control_routes
+from wslgpud.serve import api as control_routes
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -269,7 +270,7 @@ class TestStrangersOnTheSocket:
 
     def test_are_not_read_beyond_their_rights(self, shared: Path) -> None:
         """Nobody fills the daemon's memory with the bodies of requests that he may not make."""
-        route = control_routes.command("much", of(dict), lambda _: None, max_bytes=1 << 30)
+        route = replace(control_routes.command("much", of(dict), lambda _: None), max_body_bytes=1 << 30)
         with served(shared, route):
             said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post("/api/v1/much", {"a": "x" * 50_000_000}))
 

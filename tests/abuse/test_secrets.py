@@ -25,7 +25,6 @@ MARK = "pl4nted"
 PAGES = (
     "/metrics",
     "/",
-    "/plain",
     "/-/healthy",
     "/-/ready",
     "/api/v1/status",

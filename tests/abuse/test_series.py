@@ -24,7 +24,7 @@ from wslgpud.host import Host
 from wslgpud.metrics import CGROUP_NAMES, MAX_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.cardinality import CardinalityLimiter, NameSlots
-from wslgpud.serve.metrics_text import families
+from wslgpud.serve.publisher import families
 from wslgpud.sources import cgroups, processes
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.store import Reader, Store, upkeep

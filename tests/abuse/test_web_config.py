@@ -168,16 +168,6 @@ def test_a_pipe_instead_of_a_file_keeps_nobody_waiting(
         load(folder / "web.yml")
 
 
-def test_a_file_that_everybody_can_write_is_named_at_the_start(
-    serve, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(folder / "web.yml", USERS)
-    (folder / "web.yml").chmod(0o666)
-    serve(config.Server(port=0, web_config_file=str(folder / "web.yml")))
-
-    assert f"chmod o-w {folder / 'web.yml'}" in caplog.text
-
-
 def test_a_client_cannot_begin_handshakes_anew(folder: Path) -> None:
     web = loaded(folder, TLS)
 

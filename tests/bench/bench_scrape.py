@@ -30,7 +30,7 @@ def serve() -> None:
     text = "A help text of the length that help texts have here, more or less."
     specs = [MetricSpec(f"bench_{n}_bytes", "gauge", "bytes", text, labels) for n in range(SERIES // 2)]
     publisher = Publisher(specs)
-    server = HttpServer(config.Server(port=0), publisher, routes(publisher, dict, dict))
+    server = HttpServer(config.Server(port=0), publisher, routes(publisher, dict))
     print(server.start(), flush=True)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()

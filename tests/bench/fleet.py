@@ -22,8 +22,7 @@ from tests.store.made import FakeClock
 from tests.support.daemons import daemon, eventually
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-from wslgpud.serve.negotiation import OPENMETRICS
-from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.publisher import OPENMETRICS, Publisher
 
 #: a machine under WSL2 with a nearly full card
 HOST = "wsl2-vram-full"

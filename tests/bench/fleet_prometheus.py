@@ -22,7 +22,7 @@ from tests.bench.fleet_postgresql import timed, wait_until
 from tests.bench.year import Line
 from tests.grafana.panels import QUERIES, Query
 from tests.support.servers import Prometheus, program, prometheus
-from wslgpud.serve.negotiation import OPENMETRICS
+from wslgpud.serve.publisher import OPENMETRICS
 
 #: time range of the fleet dashboard when it is opened
 HOURS = 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,60 +118,11 @@ def test_before_the_first_sample_people_and_programs_are_told_so(monkeypatch: py
     assert json.loads(silent.output) == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("--check", "--watch"), "--check prints one line, once: leave out --watch and --json"),
-        (("--check", "--json"), "--check prints one line, once: leave out --watch and --json"),
-        (("5",), "5 is an interval: it needs --watch"),
-        (("--watch", "soon"), "'soon' is not a duration: write 90s, 5min, 2h, 1h30m or 7d"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], reason: str
-) -> None:
-    done = run(monkeypatch, Answers(at_level("ok")), *words)
+def test_one_line_is_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch, Answers(at_level("ok")), "--check", "--json")
 
     assert done.exit_code == 2
-    assert reason in str(done.exception) + done.output
-
-
-@pytest.mark.parametrize(
-    ("words", "pause"), [((), 2.0), (("5",), 5.0), (("2min",), 120.0), (("0.05",), 0.2), (("1.5s",), 1.5)]
-)
-def test_watch_pauses_in_seconds_and_at_least_a_fifth_of_one(
-    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], pause: float
-) -> None:
-    feed = Answers(at_level("warning"), times=3)
-    done = run(monkeypatch, feed, "--watch", *words)
-
-    assert done.exit_code == 0
-    assert (feed.pauses, feed.closed) == ([pause] * 3, True)
-    assert re.fullmatch(r"(\d\d:\d\d:\d\d WARNING RAM full in 43 s\n){3}", done.output)
-
-
-def test_watch_prints_documents_for_programs_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = at_level("ok")
-    done = run(monkeypatch, Answers(sample, times=2), "--watch", "--json")
-
-    assert [json.loads(line) for line in done.output.splitlines()] == [sample.document] * 2
-
-
-@pytest.mark.parametrize("answer", [at_level("warning"), NotYet(NOT_YET)])
-def test_watch_refreshes_in_place_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, answer: LiveSample | Unanswered
-) -> None:
-    def terminal(**options: Any) -> Any:
-        return status_console(force_terminal=True, width=100, height=30, **options)
-
-    status_console = status.Console
-    monkeypatch.setattr(status, "Console", terminal)
-    done = run(monkeypatch, Answers(answer, times=2), "--watch")
-    line = "UNKNOWN the daemon at http://127.0.0.1:9655 has just started" if isinstance(answer, NotYet) else "RAM full"
-
-    assert line in done.output
-    assert not re.search(r"^\d\d:\d\d:\d\d ", done.output, re.MULTILINE)
-    assert "\x1b[" in done.output
+    assert "--check prints one line: leave out --json" in str(done.exception) + done.output
 
 
 @pytest.mark.parametrize(
@@ -205,19 +155,3 @@ def test_monitor_is_live_only_with_a_keyboard_and_a_screen(
 
     assert (begun, feed.closed) == ([0.2] * live, True), done.output
     assert ("RAM full in 43 s" in done.output) is not live
-
-
-@pytest.mark.parametrize("lines", [6, 20])
-def test_watch_leaves_the_last_line_of_a_terminal_to_the_cursor(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    heights: list[int | None] = []
-    screen, console = status.Screen, status.Console
-    monkeypatch.setattr(status, "Console", lambda: console(force_terminal=True, width=100, height=lines))
-
-    def shown(*parts: Any, **options: Any) -> Any:
-        heights.append(options["height"])
-        return screen(*parts, **options)
-
-    monkeypatch.setattr(status, "Screen", shown)
-    run(monkeypatch, Answers(at_level("warning")), "--watch")
-
-    assert heights == [lines - 1]

@@ -18,7 +18,7 @@ from tests.support.daemons import WSLGPUD
 from tests.support.terminals import Terminal
 
 #: what opens over the view, and by which words it is known to be there
-SCREENS = {"h": ("headroom", "a point every"), "?": ("history, up to a year", "Any key closes this")}
+SCREENS = {"h": ("headroom", "a point every")}
 SIZES = {"small": (80, 24), "usual": (120, 36), "wide": (200, 50)}
 
 
@@ -35,7 +35,7 @@ def main() -> int:
                 stage.ticking = state != "stale"
                 command = [*WSLGPUD, "monitor", "--url", stage.url]
                 with Terminal(command, Path(scratch), size) as terminal:
-                    terminal.until("help")
+                    terminal.until("quit")
                     terminal.until("memory" if state != "no-data" else "first sample")
                     if state == "stale":
                         terminal.until("STALE")

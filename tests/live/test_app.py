@@ -152,16 +152,6 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
     played(script)
 
 
-def test_help_opens_and_any_key_closes_it() -> None:
-    async def script(live: LiveApp, _: Feed) -> None:
-        await live.pilot.press("question_mark")
-        await comes_about(lambda: len(live.screen_stack) == 2)
-        await live.pilot.press("x")
-        await comes_about(lambda: len(live.screen_stack) == 1)
-
-    played(script)
-
-
 def test_a_silent_machine_is_reported_and_so_is_its_return() -> None:
     async def script(live: LiveApp, feed: Feed) -> None:
         feed.trouble = "connection refused"

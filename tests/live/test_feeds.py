@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +19,6 @@ from tests.support.documents import calm
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.live import feed as feeds
-from wslgpud.cli.live.app import terminal_gone
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed, feed_of, looked
 from wslgpud.cli.live.series_source import trail_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
@@ -156,17 +153,6 @@ def test_a_single_sample_is_drawn_at_the_screens_resolution() -> None:
     trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
 
     assert trail_past(trail).drawn("cpu", shift, shift + 5, 10).step_seconds == 0.5
-
-
-def test_a_closed_terminal_is_recognized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs) as terminal, (tmp_path / "file").open("w") as file:
-        monkeypatch.setattr(sys, "__stdin__", terminal)
-        assert not terminal_gone()
-        os.close(ours)
-        assert terminal_gone()
-        monkeypatch.setattr(sys, "__stdin__", file)
-        assert not terminal_gone()
 
 
 def test_the_choice_is_marked_and_trouble_stands_out() -> None:

@@ -26,7 +26,6 @@ from wslgpud.advise.hints import hints
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.chart import spark
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.feed import DaemonFeed, OwnFeed
 from wslgpud.cli.live.rows import RowContext, Shown
 from wslgpud.cli.live.screen import Screen
@@ -463,8 +462,3 @@ def test_groups_are_told_apart_however_narrow_it_is(width: int) -> None:
 
     assert [len(re.findall(rf"/kernel-{letter}\.scope ", text)) for letter in "ab"] == [1, 1]
     assert ("% used" in text) == (width > 60)
-
-
-def test_help_fits_the_smallest_terminal(language: str) -> None:
-    # 80 columns, less a border and two of padding on each side
-    assert max(map(cell_len, help_text().splitlines())) <= 74

@@ -66,11 +66,6 @@ def shows(terminal: Terminal, name: str, *words: str, of: Callable[[str], str] =
     assert seen == file.read_text(), name
 
 
-def box(screen: str) -> str:
-    """Return the help without the screen behind it."""
-    return "\n".join(re.findall(r"[╭│╰].*[╮│╯]", screen))
-
-
 def plain(screen: str) -> str:
     for pattern, word in _CHANGING:
         screen = re.sub(pattern, word, screen)
@@ -112,9 +107,6 @@ def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> 
         eventually(lambda: all(re.search(what, terminal.text()) for what in HISTORY), "the history")
         terminal.keys("Escape")
         terminal.until("── memory")
-        terminal.keys("?")
-        shows(terminal, "help", "Any key closes this", "╰", of=box)
-        terminal.keys("x")
         fresh(stage)
         stage.play(trace("ram-leak_linear-1"), 171)
         shows(terminal, "emergency", "EMERGENCY", "swap")

@@ -143,7 +143,7 @@ class Stage:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
         table = [
-            *routes(self.publisher, self.now, self.now),
+            *routes(self.publisher, self.now),
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
             api.seen_route(self.see),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),

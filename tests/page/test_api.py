@@ -102,7 +102,7 @@ def test_no_answer_has_more_points_than_asked_for(span, points, series):
     [
         ("range", {"series": RAM, "start": 10, "end": 5}, "start must lie before end"),
         ("range", {"series": RAM, "start": 0, "end": 1e9, "step": 1}, "too many"),
-        ("range", {"series": RAM, "start": 0, "end": 301, "step": 0}, "at most 300 s"),
+        ("range", {"series": RAM, "start": 0, "end": 301, "step": 0}, "too many"),
         ("range", {}, "1 to 20 times"),
         ("range", {"sereis": RAM}, "did you mean series?"),
         ("range", {"series": RAM, "start": "yesterday"}, "2026-11-21T03:30:00Z"),
@@ -123,14 +123,6 @@ def test_a_bad_question_gets_a_problem_with_the_remedy(stage, path, query, said)
     assert headers["Content-Type"] == "application/problem+json"
     assert problem["status"] == 400
     assert said in problem["detail"]
-
-
-def test_a_series_that_is_not_there_gets_the_nearest_name(stage):
-    remember(stage, (5, 1))
-    status, _, problem = ask(stage, "range", series="wslgpud_memory_availble_bytes")
-
-    assert status == 404
-    assert f"did you mean {RAM}?" in problem["detail"]
 
 
 def test_what_the_server_itself_refuses_is_a_problem_too(stage):
@@ -325,7 +317,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    of_now = (*endpoints.routes(_NoPublisher(), dict, dict), *api.routes(_NoPublisher(), dict, dict, list))
+    of_now = (*endpoints.routes(_NoPublisher(), dict), *api.routes(_NoPublisher(), dict, dict, list))
     routes = (*of_now, api.seen_route(bool), *api_history.routes(_NoPublisher(), [], list, ""))
     served = {route.path for route in routes if route.path.startswith("/api/")}
 

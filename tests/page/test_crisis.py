@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.page.stage import trace
 from tests.page.test_api import ask
-from tests.page.test_browser import _EXTENT, GIB, LEAK, alarmed, machine, ready
+from tests.page.test_browser import _EXTENT, GIB, alarmed, machine, ready
 from tests.support.daemons import eventually
 from wslgpud.colors import LEVELS
 from wslgpud.model import Forecast, GpuSample, Level, Observation
@@ -175,13 +175,3 @@ def test_history_has_titles_for_people(stage, look):
 
     expect(page.get_by_role("heading", name="RAM left", exact=True)).to_be_visible()
     expect(page.locator(".panels")).to_contain_text("memory_available_bytes")
-
-
-def test_the_plain_page_refreshes_and_its_title_has_the_level(stage, look):
-    alarmed(stage)
-    page = look().page
-    page.goto(f"{stage.url}/plain")
-
-    assert page.title().startswith("critical \N{EN DASH} wslgpud")
-    assert page.locator("meta[http-equiv=refresh]").get_attribute("content") == "10"
-    expect(page.locator("body")).to_contain_text(LEAK)

@@ -21,7 +21,7 @@ def serve():
         publisher = publisher or Publisher(CATALOGUE)
         settings = settings or config.Server(port=0)
         said = status or (lambda language: document_of(publisher.latest, language))
-        table = [*routes(publisher, said, said), *extra_routes]
+        table = [*routes(publisher, said), *extra_routes]
         server = HttpServer(settings, publisher, table, **options)
         port = server.start()
         started.append(server)

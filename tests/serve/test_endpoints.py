@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import subprocess
 import threading
 from dataclasses import replace
@@ -12,14 +11,11 @@ from dataclasses import replace
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from tests.serve.support import CATALOGUE, HandClock, document_of, snapshot
+from tests.serve.support import CATALOGUE, HandClock, snapshot
 from tests.support.servers import program
-from wslgpud.alerts.incidents import OpenIncident, after
-from wslgpud.model import Forecast, Level, Transition
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.endpoints import unhealthy
-from wslgpud.serve.pages import plain_page
-from wslgpud.words import ENGLISH, Message
+from wslgpud.words import ENGLISH
 
 
 def test_metrics_show_the_last_snapshot(serve):
@@ -113,99 +109,6 @@ def test_status_is_what_the_daemon_says_of_itself_as_json(serve):
     assert json.loads(answer.data) == {"level": "ok", "who": "训练"}
 
 
-def test_the_plain_page_shows_sources_and_links_that_work(serve):
-    running = serve(publisher=Publisher(CATALOGUE, HandClock()))
-    running.publisher.publish(snapshot())
-    page = running.ask("/plain").data.decode()
-    assert "no answer for 9.0 s" in page
-    for path in re.findall(r'href="(/[^"]*)"', page):
-        assert running.ask(path).status == 200
-
-
-def opened(rule, resource, level, number, **facts):
-    row = Transition(1_800_000_000.0, 0.0, resource, rule, Level.OK, level, Message(""), facts=facts)
-    return after(None, number, row)
-
-
-def plain(document):
-    return plain_page(document, "", ENGLISH).body.decode()
-
-
-def test_the_plain_page_shows_what_is_left_and_who_grows():
-    leak = Forecast(
-        "gpu0", Level.CRITICAL, 3 << 30, 24 << 30, 2e7, 30.0, 43.0, 90.0, who="train.py (pid 8932)", cause="growth"
-    )
-    groups = [Forecast(f"cgroup:/{n}", Level.OK, 1 << 30, 2 << 30) for n in range(100)]
-    page = plain(document_of(snapshot(), forecasts=[leak, *groups]))
-
-    row = page[page.index("GPU 0</th>") :].partition("</tr>")[0]
-    assert list(filter(None, re.split("<[^>]*>", row))) == [
-        "GPU 0",
-        "3.0 of 24 GiB left",
-        "~43 s left · train.py (pid 8932)",
-    ]
-    shown = f'<meter value="{21 << 30}" max="{24 << 30}" low="{18 << 30}" high="{(24 << 30) * 9 // 10}" optimum="0"'
-    assert shown in row
-    assert page.count("<meter") == 12
-
-
-def test_the_plain_page_shows_open_alerts_and_acknowledgements():
-    known = OpenIncident(opened("gpu_error", "gpu0", Level.CRITICAL, 12, xid=79), False, None)
-    quiet = opened("read_only_disk", "disk:<script>alert(1)</script>", Level.WARNING, 13)
-    page = plain(document_of(snapshot(), incidents=[known, OpenIncident(quiet, True, 1_800_003_600.0)]))
-
-    headline = "GPU 0: the driver reports Xid 79"
-    assert f'critical">critical</span><div><h1>{headline}</h1><p>Save' in page
-    assert re.search(rf'critical">critical</span></th><td>{headline}<div .*?>since 2027-01-15 ', page)
-    assert re.search(r"acknowledged · silenced until 2027-01-15 .*· wslgpud incidents 13", page)
-    assert "<script" not in page
-    assert "Open incidents" not in plain(document_of(snapshot()))
-
-
-def test_the_plain_page_speaks_the_language_that_it_is_asked_in(serve):
-    running = serve()
-    running.publisher.publish(snapshot())
-
-    assert 'lang="zh"' in running.ask("/plain?lang=zh").data.decode()
-    assert "数据源" in running.ask("/plain?lang=zh").data.decode()
-    assert running.ask("/plain?lang=xx").status == 400
-
-
-def test_the_plain_page_is_there_before_the_first_sample(serve):
-    answer = serve().ask("/plain")
-    assert answer.status == 200
-    assert b"Waiting for the first sample" in answer.data
-
-
-def test_the_plain_page_says_that_what_it_shows_is_old(serve):
-    clock = HandClock()
-    running = serve(publisher=Publisher(CATALOGUE, clock))
-    running.publisher.publish(snapshot(mono=clock.mono()))
-    assert b"No sample for" not in running.ask("/plain").data
-    clock.advance(80)
-    assert b"No sample for 80 s" in running.ask("/plain").data
-
-
-def test_the_plain_page_needs_no_script_and_nothing_external(serve):
-    running = serve()
-    running.publisher.publish(snapshot())
-    answer = running.ask("/plain")
-    policy = answer.getheader("Content-Security-Policy")
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert not re.search(rb'<script|style="|https?://', answer.data)
-
-
-def test_names_cannot_smuggle_markup_into_the_page(serve):
-    evil = snapshot()
-    reports = (replace(evil.reports[3], error="<script>alert(1)</script>", name='"><b>'), *evil.reports)
-    running = serve()
-    running.publisher.publish(replace(evil, reports=reports))
-    page = running.ask("/plain").data
-    assert b"<script>" not in page
-    assert b"<b>" not in page
-
-
 def test_head_gives_the_headers_of_get_and_no_body(serve):
     running = serve()
     got, head = running.ask("/-/healthy"), running.ask("/-/healthy", method="HEAD")
@@ -253,8 +156,3 @@ def test_a_handler_that_waits_delays_nobody_else(serve):
         assert running.ask("/metrics").status == 200
         release.set()
         assert waiting.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_two_routes_for_one_path_are_a_programming_error(serve):
-    with pytest.raises(ValueError, match="two routes answer /metrics"):
-        serve(extra_routes=[Route("/metrics", lambda _: Response(200, b""))])

@@ -17,7 +17,7 @@ from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_b
 from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.access import network_of
 from wslgpud.serve.listener import Deadlines, to_evict
-from wslgpud.serve.router import HEAD_BYTES, WAITING_MAX
+from wslgpud.serve.router import MAX_HEAD_BYTES, MAX_WAITING
 
 BIG = b"x" * 400_000
 #: so few that a quarter of the files that a program may usually open is enough for them
@@ -67,8 +67,8 @@ def test_a_client_that_never_takes_its_answer_is_cut(serve, last):
 @pytest.mark.parametrize(
     "data",
     [
-        GET + b"X-Big: " + b"x" * HEAD_BYTES + b"\r\n\r\n",
-        b"GET /" + b"x" * HEAD_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        GET + b"X-Big: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         GET + b"X-Many: x\r\n" * 10_000 + b"\r\n",
     ],
     ids=["long value", "long path", "many headers"],
@@ -232,7 +232,7 @@ def test_a_silent_client_gives_up_its_place_to_a_newcomer(serve, said, what):
 
 
 def test_a_client_that_reads_no_answer_gives_up_its_place_too(serve, monkeypatch):
-    monkeypatch.setattr(listener, "UNREAD_BYTES_MAX", 1 << 40)  # or they would leave for that
+    monkeypatch.setattr(listener, "MAX_UNREAD_BYTES", 1 << 40)  # or they would leave for that
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
         hold_all_places(running, opened, 3 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -240,7 +240,7 @@ def test_a_client_that_reads_no_answer_gives_up_its_place_too(serve, monkeypatch
 
 
 def test_the_only_client_from_an_address_keeps_its_connection(serve, monkeypatch):
-    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
     running = serve(deadlines=PATIENT)
     with socket.create_connection(("127.0.0.1", running.port), source_address=("127.0.0.2", 0)) as alone:
         wait_until(lambda: running.server._listener.connections == 1)
@@ -292,7 +292,7 @@ def test_while_all_are_being_answered_who_comes_waits(serve):
     slow = Route("/slow", lambda _: release.wait(60) and Response(200, b"done"), waits=True)
     running = serve(deadlines=PATIENT, extra_routes=[slow])
     with ExitStack() as opened:
-        asking = [opened.enter_context(running.connect()) for _ in range(WAITING_MAX)]
+        asking = [opened.enter_context(running.connect()) for _ in range(MAX_WAITING)]
         for sock in asking:
             sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         wait_until(lambda: running.server._app._threads._waiting._value == 0)
@@ -347,7 +347,7 @@ def test_excess_waiting_requests_are_refused_while_scrapes_go_on(serve):
         return Response(200, b"done")
 
     running = serve(extra_routes=[Route("/slow", slow, waits=True)])
-    waiting = [running.connect() for _ in range(WAITING_MAX)]
+    waiting = [running.connect() for _ in range(MAX_WAITING)]
     for sock in waiting:
         sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     wait_until(lambda: running.server._app._threads._waiting._value == 0)

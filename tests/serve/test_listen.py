@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 
-import psutil
 import pytest
 
 from tests.serve.support import CATALOGUE, receive_answer, said_by_the_server, wait_until
@@ -22,7 +21,7 @@ EVERYWHERE = "0.0.0.0"
 
 def make(**settings):
     publisher = Publisher(CATALOGUE)
-    return HttpServer(config.Server(**settings), publisher, routes(publisher, dict, dict))
+    return HttpServer(config.Server(**settings), publisher, routes(publisher, dict))
 
 
 def test_port_0_picks_a_free_one_and_the_url_names_it(serve):
@@ -31,47 +30,24 @@ def test_port_0_picks_a_free_one_and_the_url_names_it(serve):
     assert running.server.url == f"http://127.0.0.1:{running.port}/"
 
 
-def test_a_busy_port_is_one_line_naming_its_holder(serve):
-    taken, name = serve().port, psutil.Process().name()
+def test_a_busy_port_is_one_line_with_the_remedy(serve):
+    taken = serve().port
     with pytest.raises(ServeError) as caught:
         make(port=taken).start()
     assert str(caught.value) == (
-        f"address 127.0.0.1:{taken} is in use by {name} (pid {os.getpid()}); choose another with server.port"
+        f"cannot listen on 127.0.0.1:{taken}: Address already in use; if wslgpud is not already running, "
+        "choose another server.address or server.port"
     )
 
 
-def test_a_busy_port_of_a_hidden_process_is_one_line(serve, monkeypatch):
-    taken = serve().port
-    monkeypatch.setattr(psutil, "net_connections", lambda _: [])  # so it is for another user's
-    with pytest.raises(ServeError, match=r"is in use \(is wslgpud already running\?\); choose another"):
-        make(port=taken).start()
-
-
 def test_a_foreign_address_is_one_line_with_the_remedy():
-    with pytest.raises(ServeError, match=r"^this machine has no address 192\.0\.2\.1; .*server\.address$"):
+    with pytest.raises(ServeError, match=r"^cannot listen on 192\.0\.2\.1:0: Cannot assign requested address; "):
         bind("192.0.2.1", 0)
 
 
 def test_an_address_that_is_none_is_one_line_that_names_the_key():
-    with pytest.raises(ServeError, match=r"^server\.address no such host: "):
+    with pytest.raises(ServeError, match=r"^cannot listen on no such host:0: [^(]*; .*server\.address"):
         bind("no such host", 0)
-
-
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (errno.EACCES, "only root may listen on 127.0.0.1:80; choose a port above 1023 with server.port"),
-        (errno.ENOMEM, "cannot listen on 127.0.0.1:80: Cannot allocate memory"),
-    ],
-)
-def test_a_refused_port_is_one_line_with_its_reason(monkeypatch, number, said):
-    def refuse(*_):
-        raise OSError(number, "")
-
-    monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(ServeError) as caught:
-        bind("127.0.0.1", 80)
-    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(("address", "only_v6"), [("::", 0), ("::1", 1)])

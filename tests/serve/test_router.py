@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from wslgpud.serve import Request, Response, Route
-from wslgpud.serve.router import GUESSES_MAX, CachedDocument, Threads, packed, response_headers
+from wslgpud.serve.router import MAX_GUESSES, CachedDocument, Threads, packed, response_headers
 
 ZIPPING = Request("GET", "/", "", {"accept-encoding": "gzip"})
 PLAIN = Request("GET", "/", "", {})
@@ -67,7 +67,7 @@ def test_the_log_keeps_200_characters_of_a_failed_path(serve, caplog):
     assert line == f"/broken/{'x' * 192} failed: RuntimeError('disk on fire') in {__file__}:{begun + 1}"
 
 
-@pytest.mark.parametrize(("threads", "most"), [(Threads(1, "any"), 64), (Threads(1, "guesses", GUESSES_MAX), 8)])
+@pytest.mark.parametrize(("threads", "most"), [(Threads(1, "any"), 64), (Threads(1, "guesses", MAX_GUESSES), 8)])
 def test_64_requests_may_wait_and_8_passwords_of_one_client(threads, most):
     release = threading.Event()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import pytest
 from markdown_it import MarkdownIt
@@ -11,12 +10,12 @@ from markdown_it import MarkdownIt
 from tests.support.daemons import daemon
 from tests.words.latin import latin_words
 from wslgpud.alerts.rules import runbook
-from wslgpud.serve import pages
+from wslgpud.serve.endpoints import paragraphs, runbook_page
 from wslgpud.words import ENGLISH, LANGUAGES, Translator, translator
 
 
-def page(texts: Mapping[str, str], translator: Translator) -> str:
-    return pages.runbook(texts, translator).body.decode()
+def page(translator: Translator) -> str:
+    return runbook_page(translator).body.decode()
 
 
 def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
@@ -24,7 +23,7 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
         served = running.get("/runbook")
         chinese = running.get("/runbook?lang=zh")
 
-    assert chinese == page(runbook(translator("zh")), translator("zh"))
+    assert chinese == page(translator("zh"))
     for rule, text in runbook().items():
         assert f'<section id="{rule}" class="card"><h2>{rule}</h2><p>' in served
         assert f'href="#{rule}"' in served
@@ -32,18 +31,14 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
 
 
 def test_the_page_needs_no_script_and_fetches_nothing_outside() -> None:
-    served = page(runbook(), ENGLISH)
+    served = page(ENGLISH)
 
     assert not re.search(r'<script|style="|src=|<img|@import|url\(', served)
     assert set(re.findall(r'href="([a-z]+:)', served)) <= {"https:"}
 
 
-def paragraphs(text: str) -> str:
-    return "".join(pages.paragraphs(text))
-
-
 def test_in_chinese_it_has_no_english_but_names_and_code() -> None:
-    served = page(runbook(translator("zh")), translator("zh"))
+    served = page(translator("zh"))
     text = re.sub(r"(?s)<code>.*?</code>|<[^>]+>", " ", served)
 
     assert 'lang="zh"' in served

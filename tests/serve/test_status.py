@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wslgpud.alerts.incidents import OpenIncident, UnseenLoss, after
+from wslgpud.client import in_one_line
 from wslgpud.model import (
     Forecast,
     GpuProcess,
@@ -24,7 +25,7 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.sampling.pipeline import PipelineState
-from wslgpud.serve.status import TickState, judged, line_of, status
+from wslgpud.serve.status import TickState, judged, status
 from wslgpud.sources import windows
 from wslgpud.verdict import Verdict, decide
 from wslgpud.words import Message, from_json, translator
@@ -188,7 +189,7 @@ def test_the_culprit_is_named_only_once() -> None:
         "train.py (pid 7)",
         None,
     ]
-    assert [line_of(one, english, 0.0) for one in (named, unnamed, nobody)] == [
+    assert [in_one_line(judged(one, english, 0.0)) for one in (named, unnamed, nobody)] == [
         "train.py was paused",
         "RAM is full · train.py (pid 7)",
         "RAM is full",
@@ -225,7 +226,7 @@ def test_a_lost_job_is_told_beside_the_verdict() -> None:
         "seen": "wslgpud alerts ack 4",
         "more": "and 2 more before it",
     }
-    assert line_of(calm, translator("en"), 130.0) == f"{found['lost']['headline']} · {found['headline']}"
+    assert in_one_line(judged(calm, translator("en"), 130.0)) == f"{found['lost']['headline']} · {found['headline']}"
     assert judged(calm, translator("zh"), 130.0)["lost"]["headline"].startswith("train.py (pid 9) 因内存不足被终止，")
 
 
@@ -233,7 +234,7 @@ def test_a_present_danger_is_said_before_a_lost_job() -> None:
     killed = after(None, 6, Transition(100.5, 0.0, "ram", "oom_kill", Level.OK, Level.CRITICAL))
     growing = Forecast("ram", Level.WARNING, GIB, 16 * GIB, 1e7, eta_seconds=40.0, cause="growth")
     said = decide([growing], (), lost=UnseenLoss(killed))
-    line = line_of(said, translator("en"), 130.0)
+    line = in_one_line(judged(said, translator("en"), 130.0))
 
     assert judged(said, translator("en"), 130.0)["state"] == "warning"
     assert line.startswith("RAM full in about 40 s")

@@ -55,7 +55,7 @@ def test_a_client_that_begins_no_handshake_is_cut(serve_tls, trusting):
 
 
 def test_who_begins_no_handshake_leaves_his_place_to_who_comes(serve_tls, trusting, monkeypatch):
-    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
     running = serve_tls(deadlines=Deadlines(3600, 3600, 3600))
     with running.connect(), running.connect():
         wait_until(lambda: running.server._listener.connections == 2)

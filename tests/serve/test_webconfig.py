@@ -98,14 +98,6 @@ def test_gos_policies_for_client_certificates_mean_the_same_here(written, author
     assert web.guarded is (mode is ssl.CERT_REQUIRED)
 
 
-@pytest.mark.parametrize("policy", ["RequireAnyClientCert", "RequireClientCert"])
-def test_a_client_policy_that_checks_nothing_is_refused(error_of, policy):
-    assert error_of(TLS + f"  client_auth_type: {policy}\n") == (
-        f"web.yml: tls_server_config: client_auth_type {policy} accepts certificates that anybody can create; use "
-        f"RequireAndVerifyClientCert with client_ca_file"
-    )
-
-
 def test_a_file_of_64_kib_is_read_and_not_a_byte_more(written, error_of):
     users = f"basic_auth_users: {{me: {HASH}}}\n#"
 
@@ -120,11 +112,6 @@ def test_a_certificate_of_a_mebibyte_is_read_and_not_a_byte_more(written, certif
 
     (certificate / "cert.pem").write_text(text.ljust((1 << 20) + 1, "\n"))
     assert error_of(TLS).startswith("web.yml: tls_server_config: cert_file: cert.pem: ")
-
-
-def test_what_is_nested_in_more_than_eight_levels_is_refused(error_of):
-    assert error_of("[" * 8 + "]" * 8).endswith("must be keys and values")
-    assert "nested too deeply" in error_of("[" * 9 + "]" * 9)
 
 
 def test_a_reload_of_the_file_is_logged_once_and_not_at_start(written, caplog):
@@ -147,17 +134,16 @@ def test_a_reload_of_the_file_is_logged_once_and_not_at_start(written, caplog):
         ("- a list", "must be keys and values"),
         ("tls_server_config: on", "tls_server_config: must be keys and values"),
         ("a: b: c", "web.yml:1: not valid YAML: mapping values are not allowed here"),
-        ("basic_auth_users: [me]", "basic_auth_users must be user names and bcrypt hashes"),
-        ("basic_auth_users: {'a:b': x}", "basic_auth_users: 'a:b' cannot be a user name"),
+        ("basic_auth_users: [me]", "basic_auth_users: must be names and texts"),
         ("tls_server_config: {cert_file: cert.pem}", "tls_server_config: key_file is missing"),
-        ("tls_server_config: {cert_file: 3, key_file: key.pem}", "tls_server_config: cert_file must be text"),
+        ("tls_server_config: {cert_file: 3, key_file: key.pem}", "tls_server_config: must be names and texts"),
         (
             "tls_server_config: {cert_file: no.pem, key_file: key.pem}",
             "tls_server_config: cert_file: no.pem: No such file or directory",
         ),
         (
             "tls_server_config: {cert_file: cert.pem, key_file: cert.pem}",
-            "tls_server_config: certificate and key cannot be used: ",
+            "tls_server_config: certificates and key cannot be used: ",
         ),
     ],
 )
@@ -174,11 +160,12 @@ def test_what_is_wrong_is_named_in_one_line(error_of, text, message):
             "client_auth_type: Sometimes is unknown; it may be NoClientCert, RequestClientCert, ",
         ),
         (
-            "client_auth_type: RequireAndVerifyClientCert",
-            "client_auth_type RequireAndVerifyClientCert needs client_ca_file",
+            "client_auth_type: RequireAnyClientCert",
+            "client_auth_type: RequireAnyClientCert is unknown; it may be NoClientCert, RequestClientCert, ",
         ),
-        ("client_ca_file: cert.pem", "client_ca_file without client_auth_type; set RequireAndVerifyClientCert"),
-        ("client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: key.pem", "client_ca_file holds no certificates"),
+        ("client_auth_type: RequireAndVerifyClientCert", "client_auth_type and client_ca_file need each other"),
+        ("client_ca_file: cert.pem", "client_auth_type and client_ca_file need each other"),
+        ("client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: key.pem", "certificates and key cannot be used: "),
     ],
 )
 def test_what_is_wrong_about_tls_is_named_in_one_line(error_of, lines, message):
@@ -198,67 +185,6 @@ def test_an_unhashed_password_is_refused_and_never_repeated(error_of):
     assert "hunter2" not in message
 
 
-@pytest.mark.parametrize(
-    ("name", "there"),
-    [
-        # https://github.com/prometheus/exporter-toolkit/issues/42
-        (r"C:\Monitoring\cert.crt", "/mnt/c/Monitoring/cert.crt"),
-        # guides for windows_exporter and Prometheus in Windows, found by "cert_file: C:" among public sources
-        (r"C:\Program Files\windows_exporter\ssl\we.crt", "/mnt/c/Program Files/windows_exporter/ssl/we.crt"),
-        ("C:/ELCM/Certificates/prometheus/server-cert.pem", "/mnt/c/ELCM/Certificates/prometheus/server-cert.pem"),
-        ("d:/Loki/certs/loki.crt", "/mnt/d/Loki/certs/loki.crt"),
-        # https://github.com/craftcms/nitro/issues/457, https://github.com/faradey/madock/issues/27
-        (r"\\wsl$\Ubuntu\home\wally0s\.nitro\nitro.crt", "/home/wally0s/.nitro/nitro.crt"),
-        (r"\\wsl.localhost\Ubuntu\home\couto\ctx\madockCA.pem", "/home/couto/ctx/madockCA.pem"),
-    ],
-)
-def test_a_path_of_windows_is_told_as_wsl_shows_it(error_of, name, there):
-    said = f"{name} is a path of Windows; write {there}"
-
-    assert error_of(f"tls_server_config: {{cert_file: '{name}', key_file: key.pem}}") == (
-        f"web.yml: tls_server_config: cert_file: {said}"
-    )
-    with pytest.raises(ConfigError) as caught:
-        WebConfigFile(name)
-    assert str(caught.value) == f"server.web_config_file: {said}"
-
-
-@pytest.mark.parametrize("name", ["no.pem", "c:no.pem", r"folder\no.pem", r"\\server\share\no.pem", "/C:/no.pem"])
-def test_a_path_that_wsl_shows_nowhere_is_only_missing(error_of, name):
-    assert error_of(f"tls_server_config: {{cert_file: '{name}', key_file: key.pem}}").endswith(
-        "No such file or directory"
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [r'tls_server_config: {cert_file: "C:\Monitoring\cert.crt"}', r'basic_auth_users: {admin: "\$2y\$12\$PASTE"}'],
-)
-def test_a_backslash_in_double_quotes_is_told(error_of, text):
-    said = error_of(text)
-
-    assert said.startswith("web.yml:1: not valid YAML: found unknown escape character")
-    assert said.endswith("; write this value in single quotes")
-
-
-@pytest.mark.parametrize(
-    "escaped",
-    [
-        HASH.replace("$", "$$"),  # https://github.com/khairul169/garage-webui/issues/15
-        HASH.replace("$", "$$", 1),  # https://github.com/static-web-server/static-web-server/issues/109
-        HASH.replace("$", r"\$"),  # a guide's here-document: basic_auth_users: admin: "\$2y\$12\$PASTE..."
-        HASH.replace("$", r"\\$"),  # https://github.com/wg-easy/wg-easy/issues/1622
-        HASH.replace("y$", "y$$"),  # https://github.com/traefik/traefik/pull/4831
-    ],
-)
-def test_escaped_dollar_signs_of_a_hash_are_named(error_of, escaped):
-    said = error_of(f"basic_auth_users: {{me: '{escaped}'}}")
-
-    assert said.startswith("web.yml: basic_auth_users: the hash of me has escaped or doubled dollar signs")
-    assert escaped not in said
-    assert "is not a bcrypt hash" in error_of(f"basic_auth_users: {{me: '{escaped[:-1]}'}}")
-
-
 def test_broken_yaml_is_not_quoted_for_it_may_hold_secrets(error_of):
     assert "hunter2" not in error_of("basic_auth_users:\n  me: 'hunter2\n")
 
@@ -271,7 +197,7 @@ def test_a_key_with_a_pass_phrase_is_refused_without_a_prompt(error_of, certific
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"phrase")
     )
     (certificate / "key.pem").write_bytes(locked)
-    assert error_of(TLS).endswith("certificate and key cannot be used: the key has a pass phrase; give one without")
+    assert error_of(TLS).endswith("certificates and key cannot be used: the key has a pass phrase; give one without")
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None)

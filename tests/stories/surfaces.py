@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import re
 import urllib.request
@@ -74,23 +73,6 @@ def page(played: Played, code: str) -> Shown:
     return Shown(said["state"], f"{said['headline']} {said.get('calm')} {said.get('who', '')} {_lost(said)}")
 
 
-def plain(played: Played, code: str) -> Shown:
-    """``/plain``: the page without scripts."""
-    whole = get(played, f"/plain?lang={code}")
-    section = re.search(r'<section class="card verdict \w+">(.*?)</section>', whole, re.DOTALL)
-    assert section is not None
-    badge = re.match(r'<span class="chip (\w+)">(\S+)</span>', section[1])
-    assert badge is not None
-    assert badge[2] == translator(code).label("level", badge[1])
-    return Shown(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
-
-
-def plain_text(played: Played, code: str) -> str:
-    """Return all that a reader of ``/plain`` reads."""
-    body = get(played, f"/plain?lang={code}").partition("<body>")[2]
-    return html.unescape(re.sub(r"<[^>]+>", " ", body))
-
-
 def systemd(played: Played, code: str) -> Shown:
     """The line of ``systemctl status``: it is in the daemon's own language."""
     assert code == played.language
@@ -137,12 +119,11 @@ def check(played: Played, code: str) -> Shown:
 
 
 #: those that say at every moment how things stand, in the language of their reader
-SURFACES: tuple[Callable[[Played, str], Shown], ...] = (api, page, plain, systemd, status, check, monitor)
+SURFACES: tuple[Callable[[Played, str], Shown], ...] = (api, page, systemd, status, check, monitor)
 
 
 def texts(played: Played) -> Iterator[str]:
-    """Yield all that is on Chinese pages and screens."""
-    yield plain_text(played, "zh")
+    """Yield all that is on Chinese screens."""
     for words in (("status",), ("incidents", "--since", "2023-01-01"), ("alerts", "list")):
         yield command(played, "zh", *words, "--state", str(played.state), columns=100).output
 

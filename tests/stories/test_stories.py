@@ -83,7 +83,6 @@ def test_every_surface_shows_the_same_level_message_and_culprit(story: str, code
                 assert said.get("who", "") in told.text, f"{name}: {surface.__name__}"
                 assert code == "en" or latin_words(told.text, NAMES) == [], f"{name}: {surface.__name__}"
                 assert_numbers_agree(told.text, code)
-            assert_numbers_agree(surfaces.plain_text(telling, code), code)
             if code == "en":
                 assert_metrics_agree(telling)
             else:

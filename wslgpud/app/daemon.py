@@ -29,7 +29,6 @@ from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import private_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
-from wslgpud.serve.commands import alert_routes, brake_route, run_route, stress_route
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly
@@ -156,7 +155,7 @@ class Daemon:
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         doctor_runner = Checkups(self._checkup, host.clock)
         table = [
-            *routes(publisher, answers.status, answers.now),
+            *routes(publisher, answers.status),
             *api.routes(publisher, answers.now, store.stats, doctor_runner.last),
             api.seen_route(alerts.see),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
@@ -197,8 +196,8 @@ class Daemon:
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        done = [run_route(pipeline.runs), stress_route(nightly.keep), *alert_routes(alerts.control, host.clock)]
-        done += [brake_route(brake)] if brake else []
+        done = [api.run_route(pipeline.runs), api.stress_route(nightly.keep)]
+        done += api.alert_routes(alerts.control, host.clock) + ([api.brake_route(brake)] if brake else [])
         self._listen(stack, [*table, *done], guarded=server.guarded)
         look_back.start(host, store, boot_id, alerts)
 

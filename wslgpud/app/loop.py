@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
 from wslgpud.app import return_cache, systemd, training_warnings
+from wslgpud.client import in_one_line
 from wslgpud.model import Level, Transition
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
-from wslgpud.serve.status import TickState, line_of, status
+from wslgpud.serve.status import TickState, judged, status
 from wslgpud.store import Store, StoreError
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, VerdictMetrics, blindness, decide
@@ -182,6 +183,6 @@ class Loop:
         # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         if not state.calm:  # else the verdict is the last one, and systemd keeps what it was told
-            line = line_of(verdict, self.translator, state.snapshot.wall)
+            line = in_one_line(judged(verdict, self.translator, state.snapshot.wall))
             alive = (*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
         self.service.send(*alive)

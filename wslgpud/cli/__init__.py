@@ -99,11 +99,11 @@ def _version(context: click.Context, _param: click.Parameter, asked: bool) -> No
         context.exit()
 
 
-def _complete(context: click.Context, param: click.Parameter, shell: Any) -> None:
+def _complete(context: click.Context, _param: click.Parameter, shell: Any) -> None:
     if shell is not None and not context.resilient_parsing:
         from wslgpud.cli import completion
 
-        (completion.install if param.name == "install_completion" else completion.show)(shell)
+        print(completion.script(shell))
         context.exit()
 
 
@@ -111,8 +111,6 @@ def _eager(name: str, callback: Any, meaning: str, **facts: Any) -> click.Option
     """Declare an option that does something else instead."""
     return click.Option([name], callback=callback, help=meaning, is_eager=True, expose_value=False, **facts)
 
-
-_SHELL = {"type": click.Choice(("bash", "zsh", "fish")), "metavar": "bash|zsh|fish"}
 
 app = _Root(
     "wslgpud",
@@ -127,7 +125,12 @@ app = _Root(
     commands=_LazyCommands(COMMANDS),
     params=[
         _eager("--version", _version, "print the version and exit", is_flag=True),
-        _eager("--install-completion", _complete, "let Tab complete commands and values", **_SHELL),
-        _eager("--show-completion", _complete, "print the completion script", **_SHELL),
+        _eager(
+            "--show-completion",
+            _complete,
+            "print the completion script for Tab; it goes to the end of the shell's start file",
+            type=click.Choice(("bash", "zsh", "fish")),
+            metavar="bash|zsh|fish",
+        ),
     ],
 )

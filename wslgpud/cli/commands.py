@@ -22,10 +22,6 @@ from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
-#: value of ``--plot`` without a name: this terminal
-TERMINAL = "-"
-#: unknown suffixes are reported by the plot itself
-_PICTURES = (".png", ".svg", ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 _RANGES: dict[Any, Any] = {int: click.IntRange, float: click.FloatRange}
 _KINDS = {click.IntRange: say("a whole number"), click.FloatRange: say("a number")}
 
@@ -92,13 +88,7 @@ class CliCommand(click.Command):
         return helps.full(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Accept ``--plot`` without a file, and report surplus arguments."""
-        for number, text in enumerate(args):
-            follows = "".join(args[number + 1 : number + 2])
-            if text == "--":
-                break
-            if text == "--plot" and not follows.lower().endswith(_PICTURES):
-                args[number] = f"--plot={TERMINAL}"
+        """Report surplus arguments."""
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from wslgpud.cli import common
-from wslgpud.words import t
 
 Shell = Literal["bash", "zsh", "fish"]
 #: completes one value: context, parameter and prefix -> all matching values
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
-#: below the home folder: a shell's script, and the file and line that load it where the shell does not by itself
-_PLACES = {
-    "bash": (".bash_completions/wslgpud.sh", ".bashrc", "source '{path}'"),
-    "zsh": (".zfunc/_wslgpud", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
-    "fish": (".config/fish/completions/wslgpud.fish", "", ""),
-}
 
 
 def script(shell: Shell) -> str:
@@ -30,28 +21,6 @@ def script(shell: Shell) -> str:
 
     asking = get_completion_class(shell)(click.Command("wslgpud"), {}, "wslgpud", "_WSLGPUD_COMPLETE")
     return (asking.source_template % asking.source_vars()).rstrip()
-
-
-def show(shell: Shell) -> None:
-    """Print the script for a shell to load."""
-    click.echo(script(shell))
-
-
-def install(shell: Shell) -> None:
-    """Make a shell load it from now on."""
-    home, (name, start, line) = Path.home(), _PLACES[shell]
-    path, loads = home / name, line.format(path=home / name)
-    with common.refused("cannot write {path}: {why}", path="~"):
-        if os.geteuid() == 0 != home.stat().st_uid:  # sudo may have kept it; there links may lead anywhere
-            raise common.Fault("{folder} is another user's: use sudo -H", folder=str(home))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{script(shell)}\n", encoding="utf-8")
-        if start:
-            with (home / start).open("a+", encoding="utf-8", errors="surrogateescape") as file:
-                file.seek(0)
-                if loads not in file.read():
-                    file.write(f"\n{loads}\n")
-    click.echo(t("completion is in {path}; new terminals have it", path=str(path)))
 
 
 def of(names: Callable[[], Any]) -> Completer:

@@ -22,7 +22,6 @@ _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
 #: never broken across lines: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|."
-_FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
 class Doc(NamedTuple):
@@ -64,8 +63,7 @@ def doc_of(command: Any) -> Doc:
 
 def short(command: Any) -> str:
     """Return the first sentence of a command's help, in the output language."""
-    match = _FIRST_SENTENCE.match(t("".join(doc_of(command).paragraphs[:1])))
-    return match[0] if match else ""
+    return re.split(r"(?<=\.)\s|(?<=。)", t("".join(doc_of(command).paragraphs[:1])), maxsplit=1)[0]
 
 
 def texts(command: Any) -> Iterator[str]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, NoReturn
-
-from rich.live import Live
-from rich.text import Text
+from typing import Annotated, Any, NamedTuple
 
 from wslgpud.advise.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, complain, flag, option
+from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, feed_of, looked
 from wslgpud.cli.live.screen import Screen, once
@@ -25,8 +21,8 @@ from wslgpud.words.moments import seconds
 
 #: exit status of ``--check``, by level; any other means unknown
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3
-#: default interval; and the shortest
-WATCH_SECONDS, MIN_SECONDS = 2.0, 0.2
+#: shortest interval of the live view
+MIN_SECONDS = 0.2
 _CHECK = "print one line; exit status 0 for ok or info, 1 warning, 2 critical or worse, 3 unknown or not watched"
 
 
@@ -34,8 +30,6 @@ def status(
     config: common.Config = None,
     as_json: common.Json = False,
     check: Annotated[bool, flag("--check", _CHECK)] = False,
-    watch: Annotated[bool, flag("--watch", "refresh until Ctrl-C")] = False,
-    interval: Annotated[str, argument("SECONDS", "interval of --watch (2 s by default)")] = "",
     state: common.State = None,
     host_root: common.HostRoot = None,
 ) -> None:
@@ -45,15 +39,11 @@ def status(
 
     Examples:
         wslgpud status
-        wslgpud status --watch 5  # again every five seconds
         wslgpud status --check || echo trouble  # for scripts: one line, and the exit status
         wslgpud status --json  # for programs
     """
-    if check and (watch or as_json):
-        raise Fault("--check prints one line, once: leave out --watch and --json")
-    if interval and not watch:
-        raise Fault("{text} is an interval: it needs --watch", text=interval)
-    pause = seconds(interval if interval[-1:].isalpha() else f"{interval}s") if interval else WATCH_SECONDS
+    if check and as_json:
+        raise Fault("--check prints one line: leave out --json")
     silent: list[str] = []
     try:
         feed = feed_of(config, state, host_root, silent.append if check else complain)
@@ -63,10 +53,8 @@ def status(
         # Scripts would take the usual exit status of a fault for a critical level.
         print(Seen(None, {}, "unknown", current().text(error.message)).line)
         raise SystemExit(UNKNOWN) from error
-    with contextlib.closing(feed), contextlib.suppress(KeyboardInterrupt):
-        if watch:
-            _watch(feed, max(MIN_SECONDS, pause), as_json=as_json)
-        seen = Seen(None, {}, "unknown", silent[0]) if silent else _seen(feed, RecentSeries())
+    with contextlib.closing(feed):
+        seen = Seen(None, {}, "unknown", silent[0]) if silent else _seen(feed)
         watched = seen.look is None or seen.look.seen_by != OWN_LOOK
         if check:
             print(seen.line)
@@ -96,9 +84,9 @@ class Seen(NamedTuple):
         return f"{current().label('level', self.state or self.level).upper()} {self.headline}"
 
 
-def _seen(feed: Feed, trail: RecentSeries) -> Seen:
+def _seen(feed: Feed) -> Seen:
     try:
-        look = looked(feed, trail)
+        look = looked(feed, RecentSeries())
     except Unanswered as silent:
         document = silent.document if isinstance(silent, NotYet) else {}
         return Seen(None, document, "unknown", current().text(silent.message))
@@ -106,24 +94,6 @@ def _seen(feed: Feed, trail: RecentSeries) -> Seen:
         return Seen(look, look.document, "unknown", t("the daemon answers but takes no samples"))
     verdict = look.document["verdict"]
     return Seen(look, look.document, verdict["level"], in_one_line(verdict), verdict.get("state", ""))
-
-
-def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:
-    """Refresh repeatedly: in place on a terminal, else one line each time."""
-    console, trail = Console(), RecentSeries()
-    place = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
-    with place or contextlib.nullcontext():
-        while True:
-            seen = _seen(feed, trail)
-            if place is None:
-                line = json.dumps(seen.document) if as_json else f"{time.strftime('%H:%M:%S')} {seen.line}"
-                print(line, flush=True)
-            elif seen.look is None:
-                place.update(Text(seen.line), refresh=True)
-            else:
-                shown = Screen(seen.look, trail, mono=time.monotonic(), height=console.height - 1)
-                place.update(shown, refresh=True)
-            time.sleep(pause)
 
 
 def monitor(
@@ -137,7 +107,11 @@ def monitor(
     """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
 
     Keys: s sorts programs, / filters them, p pauses, + and - choose how far back sparklines go, h opens the history,
-    ? explains the screen, q quits.
+    q quits.
+
+    Bars show what is used; their broken part is the forecast for the next five minutes. A gap in a sparkline is a time
+    without samples. n/a is what this card or kernel does not report, such as the VRAM of a process under WSL2. Growth
+    is that of the last minute. The process that the verdict names is marked.
 
     Examples:
         wslgpud monitor

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import binascii
-import functools
 import hashlib
 import hmac
 import ipaddress
@@ -97,7 +94,7 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="wslgpud", charset="UTF-8"'}
 
 #: bcrypt uses no more bytes; Go's implementation truncates here too, Python's rejects longer passwords.
 _BCRYPT_BYTES = 72
-_REMEMBERED_MAX = 1000
+_MAX_REMEMBERED = 1000
 
 
 def parse_basic(header: str) -> tuple[str, bytes] | None:
@@ -108,7 +105,7 @@ def parse_basic(header: str) -> tuple[str, bytes] | None:
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
         return (user.decode(), password[:_BCRYPT_BYTES]) if colon else None
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
 
 
@@ -120,7 +117,6 @@ class Passwords:
         self._run = run
         self._key = secrets.token_bytes(32)
         self._right: set[bytes] = set()
-        self._checking: dict[bytes, asyncio.Future[bool]] = {}
 
     async def accept(self, users: Mapping[str, str], header: str, client: str = "") -> bool:
         """Return whether ``header`` (sent by ``client``) names one of ``users`` with its password.
@@ -139,20 +135,17 @@ class Passwords:
         digest = hmac.digest(self._key, material, hashlib.sha256)
         if digest in self._right:
             return True
-        if not await self._once(digest, functools.partial(_matches, password, wanted), client) or not known:
-            return False
-        if len(self._right) >= _REMEMBERED_MAX:
-            self._right.clear()
-        self._right.add(digest)
-        return True
 
-    async def _once(self, digest: bytes, check: Callable[[], bool], client: str) -> bool:
-        """Run ``check`` once for all requests that wait for the same answer: scrapers start at the same time."""
-        if digest not in self._checking:
-            task = asyncio.ensure_future(self._run(check, client))
-            self._checking[digest] = task
-            task.add_done_callback(lambda _: self._checking.pop(digest))
-        return await asyncio.shield(self._checking[digest])
+        def check() -> bool:
+            # Scrapers start at the same time, so it may have been found right while this one waited.
+            is_right = digest in self._right or (_matches(password, wanted) and known)
+            if is_right:
+                if len(self._right) >= _MAX_REMEMBERED:
+                    self._right.clear()
+                self._right.add(digest)
+            return is_right
+
+        return await self._run(check, client)
 
 
 def _matches(password: bytes, hashed: str) -> bool:

@@ -1,4 +1,4 @@
-"""The JSON API below ``/api/v1/``: its parameters and the current state; see ``static/openapi.json``."""
+"""The JSON API below ``/api/v1/``: its parameters, the current state, and what can be done; see ``openapi.json``."""
 
 from __future__ import annotations
 
@@ -12,31 +12,43 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from wslgpud import __version__
+from wslgpud.active_runs.announced import AnnouncedRuns, TooManyRuns
+from wslgpud.active_runs.notes import MAX_BYTES
 from wslgpud.advise.checkups import Findings
-from wslgpud.model import Reading, Snapshot
+from wslgpud.alerts.control import ControlFile, Silence
+from wslgpud.host import Clock
+from wslgpud.model import Reading, Snapshot, StressResult
+from wslgpud.security import safe_files
+from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
 from wslgpud.series.curves import name_of
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import StoreStats
-from wslgpud.store.records import shell_pattern
+from wslgpud.store.records import MAX_RESULT_BYTES, shell_pattern, stress_from_json
 from wslgpud.words import LANGUAGES, translator
 from wslgpud.words.units import nearest
+
+if TYPE_CHECKING:
+    from wslgpud.brake.brake import Brake
 
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 #: more parameters than any request needs
 _MAX_PARAMETERS = 100
 #: longer than any metric name with a label or two
-PATTERN_MAX = 256
+MAX_PATTERN = 256
 #: seconds since the epoch up to the year 5138: larger numbers are milliseconds by mistake
 _LAST_WALL = 1e11
-#: no incident has a larger number
-MAX_INCIDENT = 10**18
 #: int() alone would take "1_000", " 7" and digits of other scripts
-WHOLE = re.compile("[0-9]{1,19}")
+_UINT = re.compile("[0-9]{1,18}")
+#: of a document that a person caused
+MAX_COMMAND_BYTES = 4096
+_SILENCE = record({"rule": text, "resource": text, "seconds": number})
+_BRAKE = record({"job": uint, "command": of(str, ("resume", "stop").__contains__)})
+_ACKNOWLEDGEMENT = record({"incident": uint, "seen_id": of(int)})
 
 
 def language_of(request: Request) -> str:
@@ -45,6 +57,14 @@ def language_of(request: Request) -> str:
     Raises Problem: that language is not available.
     """
     return Query(request.query, ("lang",)).language()
+
+
+def number_of(request: Request) -> int:
+    """Return the number at the end of a path. Raises Problem: it is none."""
+    last = request.path.rpartition("/")[2]
+    if not _UINT.fullmatch(last):
+        raise Problem(400, "the last part of the path must be a number")
+    return int(last)
 
 
 class Query:
@@ -77,13 +97,13 @@ class Query:
 
         Without the parameter every name matches.
 
-        Raises Problem: it is longer than ``PATTERN_MAX``, or was given twice.
+        Raises Problem: it is longer than ``MAX_PATTERN``, or was given twice.
         """
         given = self.text(name)
         if given is None:
             return lambda _: True
-        if len(given) > PATTERN_MAX:
-            raise Problem(400, f"{name} may have at most {PATTERN_MAX} characters")
+        if len(given) > MAX_PATTERN:
+            raise Problem(400, f"{name} may have at most {MAX_PATTERN} characters")
         matches = shell_pattern(given)
         return lambda series: bool(matches(series) or matches(series.partition("{")[0]))
 
@@ -101,7 +121,7 @@ class Query:
         given = self.text(name)
         if given is None:
             return None
-        if not WHOLE.fullmatch(given) or not low <= int(given) <= high:
+        if not _UINT.fullmatch(given) or not low <= int(given) <= high:
             raise Problem(400, f"{name} must be a whole number from {low} to {high}")
         return int(given)
 
@@ -110,26 +130,20 @@ class Query:
         given = self.text(name)
         if given is None:
             return None
-        wall = _moment(given)
-        if wall is None or not 0 <= wall <= _LAST_WALL:
-            raise Problem(400, f"{name} must be seconds since 1970, or a time such as 2026-11-21T03:30:00Z")
-        return wall
+        with suppress(ValueError, OverflowError):
+            wall = _moment(given)
+            if 0 <= wall <= _LAST_WALL:
+                return wall
+        raise Problem(400, f"{name} must be seconds since 1970, or a time such as 2026-11-21T03:30:00Z")
 
 
-def _moment(given: str) -> float | None:
+def _moment(given: str) -> float:
     try:
-        wall = float(given)
+        return float(given)
     except ValueError:
-        pass
-    else:
-        return wall if math.isfinite(wall) else None
-    # An unescaped "+" has become a space; Python before 3.11 does not know Z.
-    written = given.strip().replace(" ", "+").replace("Z", "+00:00")
-    try:
-        parsed = datetime.fromisoformat(written)
+        # An unescaped "+" has become a space; Python before 3.11 does not know Z.
+        parsed = datetime.fromisoformat(given.strip().replace(" ", "+").replace("Z", "+00:00"))
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def routes(
@@ -171,13 +185,13 @@ def seen_route(see: Callable[[int], bool]) -> Route:
 
     def handler(request: Request) -> Response:
         Query(request.query, ())
-        number = request.path.rpartition("/")[2]
+        incident = number_of(request)
         try:
-            if not WHOLE.fullmatch(number) or int(number) > MAX_INCIDENT or not see(int(number)):
+            if not see(incident):
                 raise Problem(404, "no lost job of this incident waits to be seen")
         except OSError as error:
             raise Problem(503, f"that cannot be kept: {error.strerror}") from error
-        return packed(request, dumps({"seen": int(number)}))
+        return packed(request, dumps({"seen": incident}))
 
     return Route("/api/v1/seen/{incident}", handler, waits=True, method="POST")
 
@@ -261,3 +275,71 @@ def _processes() -> list[dict[str, Any]]:
             processes.append({"pid": process.pid, "name": process.name(), "cpu_seconds": seconds})
             processes[-1]["pss_bytes"] = process.memory_full_info().pss  # omitted where the kernel does not report it
     return processes
+
+
+def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
+    """Return the routes of ``wslgpud alerts silence`` and ``ack``."""
+
+    def silence(asked: Mapping[str, Any]) -> None:
+        wall = clock.wall()
+        control.silence(Silence(asked["rule"], asked["resource"], wall + asked["seconds"]), wall)
+
+    def acknowledge(asked: Mapping[str, Any]) -> None:
+        control.acknowledge(asked["incident"], asked["seen_id"])
+
+    return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
+
+
+def run_route(runs: AnnouncedRuns) -> Route:
+    """Return the route by which any process announces its run, for as long as its connection lasts."""
+
+    def handler(request: Request) -> Response:
+        if request.peer is None:
+            raise Problem(403, "runs are announced on the Unix socket")
+        try:
+            answer = runs.announce(request.peer, safe_files.parsed(request.body or b""))
+        except ValueError as error:
+            raise Problem(400, str(error)) from error
+        except TooManyRuns as error:
+            raise Problem(503, "too many runs are announced") from error
+        return Response(200, dumps(answer), "application/json")
+
+    return Route("/api/v1/run", handler, method="POST", max_body_bytes=MAX_BYTES)
+
+
+def brake_route(brake: Brake) -> Route:
+    """Return the route of ``wslgpud brake resume`` and ``stop``."""
+
+    def act(asked: Mapping[str, Any]) -> None:
+        if asked["job"] not in (job["job"] for job in brake.document()):
+            raise LookupError("that job is not paused")
+        brake.commands.append((asked["job"], asked["command"]))
+
+    return command("brake", _BRAKE, act)
+
+
+def stress_route(keep: Callable[[StressResult], None]) -> Route:
+    """Return the route by which ``wslgpud stress`` hands over its run."""
+    return command("stress-run", of(dict), lambda run: keep(stress_from_json(dict(run))), MAX_RESULT_BYTES)
+
+
+def command(
+    name: str, shape: Shape, act: Callable[[Mapping[str, Any]], None], max_bytes: int = MAX_COMMAND_BYTES
+) -> Route:
+    """Return the route by which root or the daemon's own user sends a document of a ``shape``."""
+
+    def handler(request: Request) -> Response:
+        try:
+            document = safe_files.parsed(request.body or b"")
+            if not shape(document):
+                raise MalformedError("it has not the form that it must have")
+            act(document)
+        except ValueError as error:
+            raise Problem(400, f"the document cannot be used: {error}") from error
+        except LookupError as error:
+            raise Problem(404, str(error)) from error
+        except OSError as error:
+            raise Problem(503, f"that cannot be kept: {error.strerror}") from error
+        return Response(200, b"{}", "application/json")
+
+    return Route(f"/api/v1/{name}", handler, method="POST", max_body_bytes=max_bytes, owner=True)

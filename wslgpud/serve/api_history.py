@@ -6,22 +6,20 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any
 
-from wslgpud.alerts.incidents import Incident, grouped
+from wslgpud.alerts.incidents import grouped
 from wslgpud.alerts.look_back import by_process
 from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
 from wslgpud.series.curves import MAX_SERIES, name_of, step_for
-from wslgpud.serve.api import PATTERN_MAX, WHOLE, Query, language_of
+from wslgpud.serve.api import Query, language_of, number_of
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
-from wslgpud.words.units import nearest
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries per answer: default and maximum
@@ -29,8 +27,6 @@ PAGE, MAX_PAGE = 50, 500
 MAX_SERIES_LISTED = 2000
 #: longest span of processes: they are read in full, a week takes about a second
 PROCESSES_SECONDS = 7 * 86400.0
-#: series of the most similar metric that a wrong name is compared with, up to a millisecond each
-MAX_COMPARED = 50
 #: default time span of a request
 HOUR = 3600.0
 #: points per series, and per answer; a screen has fewer columns
@@ -97,9 +93,7 @@ class _History:
         series = []
         for name in asked:
             if name not in known:
-                near = self._nearest(name, host)
-                hint = f"did you mean {near}? " if near else ""
-                raise Problem(404, f"there is no series {name[:200]}; {hint}/api/v1/series lists them all")
+                raise Problem(404, f"there is no series {name[:200]}; /api/v1/series lists them all")
             about = described(known[name], self.catalogue)
             series.append({**about, **self._values(known[name], start, end, step, about["kind"])})
         document = {"start": start, "end": end, "step": step, "tier": tier_of(step), "series": series}
@@ -126,22 +120,14 @@ class _History:
         query = Query(request.query, ("limit", "before", "least", "lang"))
         min_level, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
         limit, before = _page_of(query)
-        reader, total = self.reader(), 0
-
-        def asked() -> Iterator[Incident]:
-            nonlocal total
-            for incident in grouped(reader.changes(brief=True)):
-                if incident.worst >= min_level:
-                    total += 1
-                    if before is None or incident.id < before:
-                        yield incident
-
-        newest = heapq.nlargest(limit + 1, asked(), key=lambda incident: incident.id)
-        return _page(request, "incidents", summaries(newest, words), limit, total)
+        asked = [one for one in grouped(self.reader().changes(brief=True)) if one.worst >= min_level]
+        earlier = (incident for incident in asked if before is None or incident.id < before)
+        newest = heapq.nlargest(limit + 1, earlier, key=lambda incident: incident.id)
+        return _page(request, "incidents", summaries(newest, words), limit, len(asked))
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""
-        number, language = _number(request), language_of(request)
+        number, language = number_of(request), language_of(request)
         incident_report = report(self.reader(), number, translator(language))
         if incident_report is None:
             raise Problem(404, "there is no such incident; /api/v1/incidents lists them")
@@ -161,7 +147,7 @@ class _History:
 
     def stress_run(self, request: Request) -> Response:
         """One stress run with all its rows."""
-        number, language = _number(request), language_of(request)
+        number, language = number_of(request), language_of(request)
         result = self.reader().stress_run(number)
         if result is None:
             raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
@@ -180,13 +166,6 @@ class _History:
             raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self.reader().hosts())}")
         for ref in recorded:
             yield described(ref, self.catalogue)["name"], ref
-
-    def _nearest(self, name: str, host: str | None) -> str:
-        # Only within the most similar metric: comparing with every series would take seconds.
-        samples = [spec.exposed_name for spec in self.catalogue.values()]
-        metric = nearest(name[:PATTERN_MAX].partition("{")[0], samples)
-        its_own = (known for known, _ in self._named(host) if known.partition("{")[0] == metric)
-        return nearest(name[:PATTERN_MAX], islice(its_own, MAX_COMPARED), cutoff=0)
 
     def _span(self, query: Query) -> tuple[float, float]:
         start, end = query.moment("start"), query.moment("end")
@@ -227,19 +206,15 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
 
     Raises Problem: says what would be short enough.
     """
-    if step == 0 and span_seconds > RAW_SECONDS:
-        raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
-    points = span_seconds / step if step else RAW_SECONDS * 10
-    max_points, tier = min(MAX_POINTS, MAX_POINTS_IN_ALL // series), tier_of(step)
-    wrong = ""
-    if points > max_points:
-        wrong = f"{points:.0f} points each of {series} series are too many: at most {MAX_POINTS} of one and "
-        wrong += f"{MAX_POINTS_IN_ALL} of all"
-    elif span_seconds > max_points * MAX_PIECES_PER_POINT * _TIER_SECONDS[tier]:
-        wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
-    if wrong:
+    max_points = min(MAX_POINTS, MAX_POINTS_IN_ALL // series)
+    if step == 0:
+        is_too_long = span_seconds > RAW_SECONDS
+    else:
+        max_pieces = max_points * MAX_PIECES_PER_POINT
+        is_too_long = span_seconds > max_points * step or span_seconds > max_pieces * _TIER_SECONDS[tier_of(step)]
+    if is_too_long:
         fitting = step_for(span_seconds, max_points)
-        raise Problem(400, f"{wrong}; leave step out, or ask for {fitting} s or a shorter time")
+        raise Problem(400, f"too many values; leave step out, or ask for {fitting} s or a shorter time")
 
 
 def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Number]]:
@@ -257,24 +232,12 @@ def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Num
 
 def short(value: Number) -> Number:
     """Return a mean without meaningless digits: 7 significant ones, and no decimals for a large value."""
-    if isinstance(value, int) or value.is_integer():
-        return int(value) if abs(value) < 1e15 else value
-    if abs(value) >= 1e6:
-        return round(value)
-    digits = 6 - math.floor(math.log10(abs(value)))
-    return round(value, min(digits, 12))
-
-
-def _number(request: Request) -> int:
-    last = request.path.rpartition("/")[2]
-    if not WHOLE.fullmatch(last):
-        raise Problem(400, "the last part of the path must be a number")
-    return int(last)
+    return round(value) if abs(value) >= 1e6 else float(f"{value:.7g}")
 
 
 def _page_of(query: Query) -> tuple[int, int | None]:
     """Return the requested number of entries, and the number to continue below."""
-    return query.integer("limit", 1, MAX_PAGE) or PAGE, query.integer("before", 0, 1 << 62)
+    return query.integer("limit", 1, MAX_PAGE) or PAGE, query.integer("before", 0, 10**18 - 1)
 
 
 def _page(request: Request, name: str, entries: list[dict[str, Any]], limit: int, total: int) -> Response:

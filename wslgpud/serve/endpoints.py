@@ -1,4 +1,4 @@
-"""Endpoints besides the API: metrics, health, the page and its texts.
+"""Endpoints besides the API: metrics, health, the runbook, the page and its texts.
 
 The page's files are few and small, read once, sent gzipped, and revalidated by browsers.
 """
@@ -6,18 +6,20 @@ The page's files are few and small, read once, sent gzipped, and revalidated by 
 from __future__ import annotations
 
 import functools
+import html
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from wslgpud import __version__
+from wslgpud.alerts.rules import runbook
 from wslgpud.colors import INKS, LEVELS
 from wslgpud.model import Level, Snapshot
 from wslgpud.serve.api import language_of
-from wslgpud.serve.negotiation import accepts_gzip, negotiate
-from wslgpud.serve.pages import RUNBOOK_PATH, plain_page, runbook_page
-from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.publisher import CLASSIC, OPENMETRICS, Publisher
 from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed, text
-from wslgpud.words import TEMPLATES, MessageLike, say, translations, translator
+from wslgpud.words import TEMPLATES, MessageLike, Translator, say, translations, translator
 
 FOLDER = Path(__file__).with_name("static")
 TYPES = {
@@ -43,35 +45,33 @@ _HEADERS = {
     # Scripts of an old version must not talk to a new daemon; revalidating costs one small answer.
     "Cache-Control": "no-cache",
 }
+#: target of links in alerts
+RUNBOOK_PATH = "/runbook"
+#: no scripts, no frames, nothing inline, nothing from other origins
+_RUNBOOK_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: the Markdown that the runbook uses: `code` and [text](address)
+_SPAN = re.compile(r"`([^`]+)`|\[([^]]+)\]\((https://[^)]+)?[^)]*\)")
 
 
-def routes(
-    publisher: Publisher, status: Callable[[str], Mapping[str, Any]], now: Callable[[str], Mapping[str, Any]]
-) -> list[Route]:
-    """Return the routes every daemon has.
-
-    ``status`` is the output of ``wslgpud status --json``, in a language; ``now`` the same without reading the database,
-    so it never blocks.
-    """
+def routes(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> list[Route]:
+    """Return the routes every daemon has; ``status`` is the output of ``wslgpud status --json``, in a language."""
 
     def trouble() -> MessageLike:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
     def metrics(request: Request) -> Response:
-        text_format = negotiate(request.headers.get("accept", ""))
-        zipped = accepts_gzip(request.headers.get("accept-encoding", ""))
+        # Whoever takes OpenMetrics prefers it, and all take the classic format.
+        takes_openmetrics = "application/openmetrics-text" in request.headers.get("accept", "").lower()
+        text_format, zipped = OPENMETRICS if takes_openmetrics else CLASSIC, request.accepts_gzip
         headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
-        return Response(200, publisher.text(text_format, zipped=zipped), text_format.content_type, headers)
-
-    def plain(request: Request) -> Response:
-        language = language_of(request)
-        return plain_page(now(language), trouble(), translator(language))
+        return Response(200, publisher.text(text_format, zipped=zipped), text_format, headers)
 
     return [
         Route("/", lambda request: _files()["index.html"].answer(request, _HEADERS)),
         Route("/static/{name}", _static),
-        Route("/plain", plain),
-        Route(RUNBOOK_PATH, lambda request: runbook_page(language_of(request)), waits=True),
+        Route(RUNBOOK_PATH, lambda request: runbook_page(translator(language_of(request))), waits=True),
         Route("/metrics", metrics),
         Route("/-/healthy", lambda _: probe_response(trouble())),
         Route("/-/ready", lambda _: probe_response("" if publisher.latest else "waiting for the first sample")),
@@ -124,3 +124,40 @@ def _worded(language: str) -> CachedDocument:
     texts = translations(language, "serve/static/")  # by location of the template in the catalogue
     labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
     return CachedDocument(dumps(texts | labels), "application/json")
+
+
+def runbook_page(translator: Translator) -> Response:
+    """Answer with the runbook, offline: links in alerts lead here, to the anchor of a rule."""
+    t, texts = translator.t, runbook(translator)
+    contents = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in texts)
+    rules = "".join(
+        f'<section id="{name}" class="card"><h2>{name}</h2>{paragraphs(text)}</section>' for name, text in texts.items()
+    )
+    version = t("Version {version}.", version=__version__)
+    same = _spans(t("{command} shows the same in a terminal.", command="`wslgpud alerts explain RULE`"))
+    body = f"""<!doctype html>
+<html lang="{translator.code}">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>wslgpud: {t("runbook")}</title><link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/page.css">
+<link rel="stylesheet" href="/static/dark.css" media="(prefers-color-scheme: dark)"></head>
+<body class="plain"><h1>{t("Runbook")}</h1><p class="dim">{version} {same} <a href="/">{t("this machine now")}</a></p>
+<nav><ul class="plain-list columns">{contents}</ul></nav>{rules}</body></html>
+"""
+    headers = {"Content-Security-Policy": _RUNBOOK_POLICY}
+    return Response(200, body.encode(), TYPES[".html"], headers)
+
+
+def paragraphs(text: str) -> str:
+    """Render Markdown as HTML; a link to a file of the repository becomes plain text."""
+    return "".join(f"<p>{_spans(part.strip())}</p>" for part in re.split(r"\n{2,}", text.strip()))
+
+
+def _spans(text: str) -> str:
+    def rendered(span: re.Match[str]) -> str:
+        code, words, address = span.groups()
+        if code:
+            return f"<code>{code}</code>"
+        return f'<a href="{address}">{words}</a>' if address else str(words)
+
+    return _SPAN.sub(rendered, html.escape(text))

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import h11
 
 from wslgpud.serve.access import network_of
-from wslgpud.serve.router import HEAD_BYTES, Headers, Request, Response, Router
+from wslgpud.serve.router import MAX_HEAD_BYTES, Headers, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.sources.identity import Peer
 
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         #: does the TLS handshake, if any, and serves; kept, as the loop itself holds tasks only weakly
         self.task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._readable, self._writable, self._closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writable.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     def _limit_pipelining(self) -> None:
         """Drop a client that pipelines too many requests."""
-        if len(self._wire.trailing_data[0]) > HEAD_BYTES:
+        if len(self._wire.trailing_data[0]) > MAX_HEAD_BYTES:
             self.abort()
 
     def pause_writing(self) -> None:
@@ -208,9 +208,9 @@ class Connection(asyncio.Protocol):
 
 #: Limit of open connections; for a new one another is closed. Well below the usual limit of 1,024 open files, as
 #: sources must be able to read even while strangers hold connections open.
-CONNECTIONS_MAX = 256
+MAX_CONNECTIONS = 256
 #: Limit of unread responses in memory, in total: a few of the largest.
-UNREAD_BYTES_MAX = 16 << 20
+MAX_UNREAD_BYTES = 16 << 20
 #: send buffer per connection: the kernel takes twice as much, and up to 4 MiB by default (tcp_wmem)
 _SEND_BUFFER_BYTES = 1 << 16
 BACKLOG = 1024
@@ -321,10 +321,10 @@ class Listener:
                     _log.error("cannot take a connection: %s", error.strerror)
                     await asyncio.sleep(1)  # or the same error would recur at once
                 continue
-            if len(self._connections) >= CONNECTIONS_MAX and (evicted := to_evict(self._connections)):
+            if len(self._connections) >= MAX_CONNECTIONS and (evicted := to_evict(self._connections)):
                 evicted.abort()
             try:
-                await self._fewer_than(CONNECTIONS_MAX)
+                await self._fewer_than(MAX_CONNECTIONS)
             except asyncio.CancelledError:
                 client.close()
                 raise
@@ -345,7 +345,7 @@ class Listener:
     def _limit_backlog(self) -> None:
         """Close connections of clients that do not read, until the total of unread responses is small enough."""
         stalled = {connection for connection in self._connections if connection.unread_bytes}
-        while sum(connection.unread_bytes for connection in stalled) > UNREAD_BYTES_MAX and (
+        while sum(connection.unread_bytes for connection in stalled) > MAX_UNREAD_BYTES and (
             evicted := to_evict(stalled)
         ):
             evicted.abort()

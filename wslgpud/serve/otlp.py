@@ -19,7 +19,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
-from wslgpud.words import cause, say
+from wslgpud.words import MessageError, cause, say
 from wslgpud.words.units import one_line
 
 if TYPE_CHECKING:
@@ -96,10 +96,8 @@ class Push:
         error, place = "", address(self._settings.endpoint)
         try:
             self.send()
-        except (http_client.ErrorStatus, http_client.Unreachable) as problem:
-            error = str(problem)
         except Exception as fault:  # noqa: BLE001 - a library's fault must not end the pushes for good
-            error = one_line(repr(fault))
+            error = str(fault) if isinstance(fault, MessageError) else one_line(repr(fault))
         self.outcomes["failed" if error else "sent"] += 1
         if error and error != self._error and not self._stop.is_set():
             log.warning("no push to %s: %s", place, without(error, parts(self._settings.endpoint)))

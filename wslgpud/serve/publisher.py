@@ -1,23 +1,31 @@
-"""The last snapshot and its cached text in Prometheus' formats: a scrape never reads a source."""
+"""The last snapshot and its text in Prometheus' formats: a scrape never reads a source.
+
+prometheus_client writes the text. It takes 2 MiB, so it is imported by the first scrape.
+"""
 
 from __future__ import annotations
 
 import functools
 import gzip
 import logging
+import math
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec, counter, gauge, info
-from wslgpud.model import Reading, Snapshot
-from wslgpud.serve.negotiation import Format
+from wslgpud.model import Number, Reading, Snapshot
 
 if TYPE_CHECKING:
-    from wslgpud.serve.metrics_text import MetricsText
+    from prometheus_client.core import Metric
+
+#: the formats, by their media types: https://prometheus.io/docs/instrumenting/content_negotiation/
+CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 # The daemon's own health is for Prometheus to record, not for our database.
 _gauge, _counter = functools.partial(gauge, stored=False), functools.partial(counter, stored=False)
@@ -73,6 +81,88 @@ def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
             yield Reading(SOURCE_AGE, max(0.0, snapshot.mono - report.mono), name)
 
 
+Labels = tuple[str, ...]
+#: cached names of series: several times the number of a machine's
+_MAX_NAMES = 4096
+
+
+class MetricFamily(NamedTuple):
+    """The values of one metric by their labels."""
+
+    spec: MetricSpec
+    series: dict[Labels, Number]
+
+
+def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[MetricFamily]:
+    """Group readings into families, each once, in the order of the catalogue.
+
+    A series from two sources is exposed once, with the last value: Prometheus drops a scrape that contains a duplicate.
+    Non-finite numbers are unknown, hence absent. Families that ``order`` (name -> rank) does not know come last, by
+    name.
+    """
+    grouped: dict[str, MetricFamily] = {}
+    for spec, value, labels in readings:
+        if math.isfinite(value):
+            family = grouped.get(spec.name)
+            if family is None:
+                family = grouped[spec.name] = MetricFamily(spec, {})
+            family.series[_clean(labels)] = value
+    names = sorted(grouped, key=lambda name: (order.get(name, len(order)), name))
+    return [grouped[name] for name in names]
+
+
+@functools.lru_cache(_MAX_NAMES)
+def _clean(labels: Labels) -> Labels:
+    """Return labels that any parser accepts: file names may contain bytes that are not UTF-8.
+
+    One such value would otherwise cost the whole scrape; and some lexers take NUL for the end.
+    """
+    return tuple(
+        label.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+        for label in labels
+    )
+
+
+def text_of(families: Iterable[MetricFamily], others: Iterable[Metric], text_format: str) -> bytes:
+    """Return the complete text of families, then of ``others``.
+
+    Rendering names anew takes three times as long as all else.
+    """
+    from prometheus_client.utils import floatToGoString
+
+    number: Callable[[Number], str] = floatToGoString  # untyped
+    lines = []
+    for spec, series in families:
+        lines.append(_rendered(spec, None, text_format))
+        lines += [f"{_rendered(spec, labels, text_format)} {number(value)}\n" for labels, value in series.items()]
+    return "".join(lines).encode() + encode(others, text_format)
+
+
+@functools.lru_cache(_MAX_NAMES)
+def _rendered(spec: MetricSpec, labels: Labels | None, text_format: str) -> str:
+    """Return the head of a family, or what precedes the value of its series.
+
+    Raises ValueError: a series does not have exactly one value for each declared label.
+    """
+    from prometheus_client.core import Metric
+
+    metric = Metric(spec.family, spec.help, spec.kind, spec.unit)
+    if labels is not None:
+        if len(labels) != len(spec.labels):
+            raise ValueError(f"{spec.family} declares labels {spec.labels}, a reading has {labels}")
+        metric.add_sample(spec.exposed_name, dict(zip(spec.labels, labels, strict=True)), 0)
+    text = encode([metric], text_format).decode().removesuffix("# EOF\n")
+    return text if labels is None else text.removeprefix(_rendered(spec, None, text_format)).rpartition(" ")[0]
+
+
+def encode(metrics: Iterable[Metric], text_format: str) -> bytes:
+    from prometheus_client.exposition import generate_latest as classic_text
+    from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
+
+    registry: Any = SimpleNamespace(collect=lambda: metrics)
+    return bytes((openmetrics_text if text_format == OPENMETRICS else classic_text)(registry))
+
+
 @dataclass(slots=True)
 class _Text:
     published: int
@@ -98,8 +188,7 @@ class Publisher:
         self._published = 0
         #: the last snapshot; None until the first tick
         self.latest: Snapshot | None = None
-        self._texts: dict[Format, _Text] = {}
-        self._writers: dict[Format, MetricsText] = {}
+        self._texts: dict[str, _Text] = {}
         self._render_seconds: float | None = None
         self.started_mono = self._clock.mono()
 
@@ -122,7 +211,7 @@ class Publisher:
     def wall(self) -> float:
         return self._clock.wall()
 
-    def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
+    def text(self, text_format: str, *, zipped: bool = False) -> bytes:
         """Return all readings in ``text_format``, gzipped on request."""
         cached, now = self._texts.get(text_format), self._clock.mono()
         if cached is None or cached.published != self._published or now - cached.mono > FRESH_SECONDS:
@@ -133,13 +222,11 @@ class Publisher:
         cached.zipped = cached.zipped or gzip.compress(cached.plain, compresslevel=1, mtime=0)
         return cached.zipped
 
-    def _render(self, text_format: Format, now: float) -> _Text:
-        # Imported late: prometheus_client takes 2 MiB, needed only by a daemon that is scraped.
-        from wslgpud.serve.metrics_text import PROCESS, MetricsText, families
+    def _render(self, text_format: str, now: float) -> _Text:
+        from prometheus_client import ProcessCollector
 
-        published = self._published
-        writer = self._writers.setdefault(text_format, MetricsText(text_format))
-        plain = writer.of(families(self.readings(), self._order), PROCESS.collect())
+        published, process = self._published, ProcessCollector(registry=None)  # process_*: as all Prometheus clients
+        plain = text_of(families(self.readings(), self._order), process.collect(), text_format)
         self._render_seconds = self._clock.mono() - now
         return _Text(published, now, plain)
 

@@ -21,12 +21,11 @@ from typing import Any, TypeVar
 
 from wslgpud.model import Reading
 from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, cross_origin
-from wslgpud.serve.negotiation import accepts_gzip
 from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 from wslgpud.sources.identity import Peer
 
-#: Sent with every response; web.config.file may override them.
+#: Sent with every response, unless it has its own.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -37,11 +36,11 @@ SECURITY_HEADERS = {
 }
 
 #: Size limit of a request's head, in bytes.
-HEAD_BYTES = 16_384
+MAX_HEAD_BYTES = 16_384
 #: Requests that may wait for a thread at a time; more get 503.
-WAITING_MAX = 64
+MAX_WAITING = 64
 #: Password checks of one client that may wait: guessing must not lock out legitimate users.
-GUESSES_MAX = 8
+MAX_GUESSES = 8
 #: Threads for handlers that may block (a lock, a driver), and for those that read much of the database into memory,
 #: which limits how many of the largest answers are built at a time.
 THREADS = 2
@@ -50,7 +49,7 @@ HEAVY_THREADS = 2
 HANDLER_SECONDS = 30.0
 
 #: Logged characters of a failed path.
-_LOGGED_MAX = 200
+_MAX_LOGGED = 200
 
 #: shorter answers are not worth compressing
 _WORTH_ZIPPING_BYTES = 1400
@@ -81,6 +80,10 @@ class Request:
     @property
     def has_body(self) -> bool:
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
+
+    @property
+    def accepts_gzip(self) -> bool:
+        return "gzip" in self.headers.get("accept-encoding", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +119,14 @@ class CachedDocument:
         headers = {**_VARY, "ETag": self._etag, **headers}
         if request.headers.get("if-none-match") == self._etag:
             return Response(304, b"", "", headers)
-        if accepts_gzip(request.headers.get("accept-encoding", "")):
+        if request.accepts_gzip:
             return Response(200, self._zipped, self._content_type, {**headers, **_ZIPPED})
         return Response(200, gzip.decompress(self._zipped), self._content_type, headers)
 
 
 def packed(request: Request, body: bytes) -> Response:
     """Answer with JSON, gzipped if the client accepts it and it is long enough."""
-    if len(body) < _WORTH_ZIPPING_BYTES or not accepts_gzip(request.headers.get("accept-encoding", "")):
+    if len(body) < _WORTH_ZIPPING_BYTES or not request.accepts_gzip:
         return Response(200, body, "application/json", _VARY)
     return Response(200, gzip.compress(body, 1, mtime=0), "application/json", {**_VARY, **_ZIPPED})
 
@@ -171,16 +174,16 @@ class Route:
 class Threads:
     """A few threads for handlers that would block the server's own, with a bounded queue."""
 
-    def __init__(self, count: int, name: str, each_max: int = WAITING_MAX) -> None:
-        """Prepare; threads start when first needed. ``each_max`` is the limit of queued work per client."""
-        self._each_max = each_max
+    def __init__(self, count: int, name: str, max_of_client: int = MAX_WAITING) -> None:
+        """Prepare; threads start when first needed. ``max_of_client`` is the limit of queued work per client."""
+        self._max_of_client = max_of_client
         self._of: Counter[str] = Counter()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._waiting = threading.BoundedSemaphore(WAITING_MAX)
+        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     async def run(self, work: Callable[[], _T], client: str = "") -> _T:
         """Return the result of ``work``. Raises Problem: the queue, or the share of ``client``, is full."""
-        if self._of[client] >= self._each_max or not self._waiting.acquire(blocking=False):
+        if self._of[client] >= self._max_of_client or not self._waiting.acquire(blocking=False):
             raise Problem(503, "too many requests are waiting; try again", {"Retry-After": "1"})
         self._of[client] += 1
         try:
@@ -199,21 +202,15 @@ class Router:
     """Answers requests: checks, the cheapest first, then the route's handler."""
 
     def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:
-        """Serve ``routes`` to clients that ``host_rule`` and the web configuration admit.
-
-        Raises ValueError: two routes have the same path.
-        """
-        self._routes: dict[str, Route] = {}
-        for route in routes:
-            if self._routes.setdefault(route.path, route) is not route:
-                raise ValueError(f"two routes answer {route.path}")
+        """Serve ``routes`` to clients that ``host_rule`` and the web configuration admit."""
+        self._routes = {route.path: route for route in routes}
         #: routes for all paths below a folder, by folder
         self._templates = {p.rpartition("/")[0]: r for p, r in self._routes.items() if p.endswith("}")}
         self._host_rule, self._web = host_rule, web
         self._threads = Threads(THREADS, "wslgpud-http")
         self._heavy = Threads(HEAVY_THREADS, "wslgpud-history")
         # One thread: guessing passwords then takes at most one core.
-        self._bcrypt = Threads(1, "wslgpud-bcrypt", GUESSES_MAX)
+        self._bcrypt = Threads(1, "wslgpud-bcrypt", MAX_GUESSES)
         self._passwords = Passwords(self._bcrypt.run)
         self._counts: Counter[tuple[str, int]] = Counter()
 
@@ -229,7 +226,7 @@ class Router:
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
             where = traceback.extract_tb(error.__traceback__)[-1]
             # A path may contain line breaks and terminal escapes, and this goes to the journal.
-            path = ascii(request.path[:_LOGGED_MAX])[1:-1]
+            path = ascii(request.path[:_MAX_LOGGED])[1:-1]
             _log.error("%s failed: %r in %s:%s", path, error, where.filename, where.lineno)
             response = Problem(500, "internal error; the daemon's log says more").answer(request.path)
         # Unknown paths share one series, or strangers could create thousands.
@@ -252,7 +249,7 @@ class Router:
             (cross_origin(request.path, request.headers), 403, own_page, {}),
             (request.version not in ("1.0", "1.1"), 505, "only HTTP/1.1", close),  # h11 accepts any
             # h11 limits only heads that come in several pieces
-            (request.head_bytes > HEAD_BYTES, 431, f"more than {HEAD_BYTES} bytes of headers", close),
+            (request.head_bytes > MAX_HEAD_BYTES, 431, f"more than {MAX_HEAD_BYTES} bytes of headers", close),
             (request.method not in allowed, 405, f"only {' and '.join(allowed)}", {"Allow": ", ".join(allowed)}),
             (
                 route is not None and not route.admits(request.peer),
@@ -268,7 +265,7 @@ class Router:
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
             raise Problem(401, "user name and password required", CHALLENGE)
         if route is None:
-            raise Problem(404, "there is nothing here; /plain has links to what there is")
+            raise Problem(404, "there is nothing here; /api/v1/openapi.json lists what there is")
         if not route.waits and not route.heavy:
             return route.handler(request)
         threads = self._heavy if route.heavy else self._threads

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from wslgpud import config
 from wslgpud.client import SOCKET
 from wslgpud.config import ConfigError
-from wslgpud.host import Host
 from wslgpud.model import Reading
 from wslgpud.security import safe_files
 from wslgpud.serve.access import HostRule, is_loopback, is_unspecified
@@ -22,8 +19,7 @@ from wslgpud.serve.listener import BACKLOG, Deadlines, Listener
 from wslgpud.serve.publisher import HTTP_CONNECTIONS, Publisher
 from wslgpud.serve.router import Route, Router
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.sources.identity import identity
-from wslgpud.words import Message, MessageError, cause, say
+from wslgpud.words import Message, MessageError
 
 #: a program that announces its run may have nothing to say for so long
 LOCAL_IDLE_SECONDS = 600.0
@@ -72,8 +68,7 @@ class HttpServer:
         """URL of the page, once started."""
         scheme = "https" if self._web.current.tls else "http"
         address = self._settings.address
-        host = "localhost" if is_unspecified(address) else address
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}/"
+        return f"{scheme}://{_place('localhost' if is_unspecified(address) else address, self._port)}/"
 
     @property
     def guarded(self) -> bool:
@@ -96,53 +91,24 @@ class HttpServer:
 def bind(address: str, port: int) -> socket.socket:
     """Return a socket bound to ``address`` and ``port``; ``::`` includes IPv4.
 
-    Raises ServeError: it is in use, not allowed, or not an address of this machine.
+    Raises ServeError: it is in use, not allowed, or not an address of this machine; says what to do.
     """
-    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            # As bytes: the codec for names that are not ASCII holds 0.3 MiB.
-            address.encode() if address.isascii() else address,
-            port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )[0]
+        return socket.create_server(
+            (address, port), family=family, backlog=BACKLOG, dualstack_ipv6=address == "::" and socket.has_ipv6
+        )
     except OSError as error:
-        raise ServeError("server.address {address}: {reason}", address=address, reason=cause(error)) from error
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
-        sock.bind(target)
-        sock.listen(BACKLOG)  # with SO_REUSEADDR two can bind, but only one can listen
-    except OSError as error:
-        sock.close()
-        raise ServeError(_why_not(error, where, address, port)) from error
-    return sock
+        raise ServeError(
+            "cannot listen on {where}: {reason}; if wslgpud is not already running, "
+            "choose another server.address or server.port",
+            where=_place(address, port),
+            reason=Message((error.strerror or "").partition(" (while ")[0]),  # in which Python repeats the address
+        ) from error
 
 
-def _why_not(error: OSError, where: str, address: str, port: int) -> Message:
-    if error.errno == errno.EADDRINUSE:
-        return say("address {where} is in use {who}; choose another with server.port", where=where, who=_by_whom(port))
-    if error.errno == errno.EADDRNOTAVAIL:
-        return say("this machine has no address {address}; choose another with server.address", address=address)
-    if error.errno == errno.EACCES:
-        return say("only root may listen on {where}; choose a port above 1023 with server.port", where=where)
-    return say("cannot listen on {where}: {reason}", where=where, reason=Message(os.strerror(error.errno or 0)))
-
-
-def _by_whom(port: int) -> Message:
-    """Return the process that listens on a port, if visible."""
-    import psutil  # needed only for this error
-
-    with suppress(psutil.Error, OSError):  # it has just ended, or is another user's
-        for connection in psutil.net_connections("tcp"):
-            at, pid = connection.laddr.port if connection.laddr else None, connection.pid
-            if at == port and connection.status == psutil.CONN_LISTEN and pid is not None:
-                # psutil's name() reads the arguments: whoever holds the port can make whoever reads those wait forever.
-                return say("by {name} (pid {pid})", name=who.name if (who := identity(Host(), pid)) else "?", pid=pid)
-    return say("(is wslgpud already running?)")
+def _place(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class LocalApi:

@@ -1,4 +1,4 @@
-"""The state as one JSON document, shown by terminal, page, ``/plain`` and the API."""
+"""The state as one JSON document, shown by terminal, page and the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from wslgpud import __version__
 from wslgpud.active_runs.run_messages import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, lost, row_facts, text_now
-from wslgpud.client import in_one_line
 from wslgpud.model import (
     MEMORY,
     Forecast,
@@ -144,14 +143,9 @@ def judged(verdict: Verdict, translator: Translator, wall: float) -> dict[str, A
     fields |= {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label, "more": more}
     fields |= {"state": verdict.state, "lost": _lost(verdict, wall), "calm": verdict.calm}
     fields |= {"command": verdict.command or None}
-    return _with_byline(translator.document(fields))
-
-
-def line_of(verdict: Verdict, translator: Translator, wall: float) -> str:
-    """Return the verdict at a moment in one line."""
-    fields: dict[str, Any] = {"headline": verdict.message, "who": verdict.who or None, "calm": verdict.calm}
-    fields |= {"state": verdict.state, "lost": _lost(verdict, wall)}
-    return in_one_line(_with_byline(translator.document(fields)))
+    document = translator.document(fields)
+    who = document.get("who", "")
+    return document if who.partition(" (pid ")[0] in document["headline"] else document | {"byline": who}
 
 
 def _lost(verdict: Verdict, wall: float) -> dict[str, Any] | None:
@@ -168,11 +162,6 @@ def _lost(verdict: Verdict, wall: float) -> dict[str, Any] | None:
         "seen": f"wslgpud alerts ack {incident.id}",
         "more": more if others else None,
     }
-
-
-def _with_byline(document: dict[str, Any]) -> dict[str, Any]:
-    who = document.get("who", "")
-    return document if who.partition(" (pid ")[0] in document["headline"] else document | {"byline": who}
 
 
 def _card(gpu: GpuSample, snapshot: Snapshot, in_windows: Sequence[GpuProcess]) -> dict[str, Any]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import sys
-import termios
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from textwrap import wrap
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -19,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.containers import Vertical
 from textual.filter import LineFilter
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
@@ -32,52 +27,6 @@ from wslgpud.cli.live.series_view import History
 from wslgpud.client import Unanswered
 from wslgpud.series.past import Past
 from wslgpud.words import MessageError, current, t
-
-#: columns of the smallest terminal, minus border and padding of the help
-_HELP_COLUMNS = 70
-
-
-def terminal_gone() -> bool:
-    """Return whether the terminal was closed; where its signal is ignored (nohup), Textual would keep drawing."""
-    with contextlib.suppress(OSError, ValueError):  # not a terminal
-        try:
-            termios.tcgetattr(sys.__stdin__ or 0)
-        except termios.error as error:
-            return bool(error.args[0] == errno.EIO)
-    return False
-
-
-def help_text() -> str:
-    """Return the legend of the screen and the keys."""
-    keys = {
-        "s": t("sort by RAM, VRAM, growth or pid"),
-        "/": t("only programs that contain a word"),
-        "esc": t("all programs again"),
-        "p": t("pause, to read or copy"),
-        "+ -": t("how far back sparklines go"),
-        "h": t("history, up to a year"),
-        "q": t("quit"),
-    }
-    meaning = (
-        t("Bars show what is used; the broken part is the forecast for the next five minutes."),
-        t("Sparklines cover the time named above them; a gap is a time without samples."),
-        t("n/a is what this card or kernel does not report, such as the VRAM of a process under WSL2."),
-        t("Growth is that of the last minute. The process that the verdict names is marked ▶."),
-    )
-    lines = [line for text in meaning for line in wrap(text, _HELP_COLUMNS)]
-    return "\n".join([*lines, "", *(f"  {key:<4} {text}" for key, text in keys.items()), "", t("Any key closes this.")])
-
-
-class _Help(ModalScreen[None]):
-    """The legend of the screen, over the screen; any key closes it."""
-
-    CSS = "_Help { align: center middle; } _Help Static { width: auto; border: round $primary; padding: 1 2; }"
-
-    def compose(self) -> ComposeResult:
-        yield Static(help_text(), markup=False)
-
-    def on_key(self) -> None:
-        self.dismiss()
 
 
 class _Printable(LineFilter):
@@ -105,7 +54,6 @@ class LiveApp(App[None]):
         Binding("plus,equals_sign", "show('longer', 1)", t("longer")),
         Binding("minus", "show('longer', -1)", t("shorter")),
         Binding("h", "history", t("history")),
-        Binding("question_mark", "help", t("help")),
         Binding("escape", "all", show=False),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -138,7 +86,7 @@ class LiveApp(App[None]):
 
     def on_mount(self) -> None:
         self.watch_machine()
-        self.set_interval(1.0, self._second)
+        self.set_interval(1.0, self._draw)
 
     @work(thread=True, exclusive=True)
     def watch_machine(self) -> None:
@@ -177,11 +125,6 @@ class LiveApp(App[None]):
             self._look = self._look if self.shown.paused else look
         self._change(replace(self.shown, trouble=trouble))
 
-    def _second(self) -> None:
-        if terminal_gone():
-            self.exit()
-        self._draw()
-
     def _draw(self) -> None:
         # There is none during shutdown, when a timer may still fire.
         for view in self.query("#view").results(Static):
@@ -197,9 +140,6 @@ class LiveApp(App[None]):
     def action_show(self, how: str, *way: int) -> None:
         """Change the display by the name of a method of ``Shown``."""
         self._change(getattr(self.shown, how)(*way))
-
-    def action_help(self) -> None:
-        self.push_screen(_Help())
 
     def action_history(self) -> None:
         if self._past is None:

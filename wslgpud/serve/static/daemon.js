@@ -9,7 +9,7 @@ import { card, chip, column, fact, liveCard, named, pending, table } from "./par
 const REFRESH_MS = 5000;
 const HEALTH = { ok: "ok", absent: "unknown", failed: "critical", late: "warning" };
 const LINKS = [["/metrics", template("metrics for Prometheus")], ["/api/v1/openapi.json", template("description of the API (OpenAPI)")],
-  ["/api/v1/status", template("the current state, as JSON")], ["/plain", template("this page without scripts")],
+  ["/api/v1/status", template("the current state, as JSON")],
   ["/static/uPlot.LICENSE.txt", template("uPlot, which draws the curves (MIT)")]];
 
 export const daemon = {
