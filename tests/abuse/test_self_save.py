@@ -11,19 +11,17 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.alerts.test_save_request import IDLE, program, start_ticks, state
-from tests.alerts.ticks import START
 from wslgpud.alerts.save_request import SaveRequests, culprit
 from wslgpud.config import Alerts
-from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Forecast, Level, ProcessSample
 from wslgpud.security.exact_signals import ExactProcess, send
 
 NOBODY = 65534
 root = pytest.mark.skipif(os.geteuid() != 0, reason="runs programs of two users, which only root can")
 
 
-def blamed(who: str, pid: int, kind: str = "process") -> Transition:
-    forecast = Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind, who_pid=pid)
-    return Transition(START, 1.0, "ram", "memory_exhaustion", Level.OK, Level.CRITICAL, forecast=forecast)
+def blamed(who: str, pid: int, kind: str = "process") -> Forecast:
+    return Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind, who_pid=pid)
 
 
 @contextmanager
@@ -68,7 +66,7 @@ def test_a_root_daemon_without_a_user_asks_only_root_s():
     saver = SaveRequests(Alerts(save_signal="SIGTERM"))
     with of_another_user() as other:
         sample = ProcessSample(other.pid, start_ticks(other.pid), "x", 1, 0)
-        said = saver.note(blamed(f"x (pid {other.pid})", other.pid), [sample])
+        said = saver.ask(blamed(f"x (pid {other.pid})", other.pid), [sample])
 
         assert said.endswith("it is another user's")
         assert other.poll() is None

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.alerts.test_before_start import Machine
 from tests.alerts.ticks import START, fold, oom_kill, tick
 from wslgpud.alerts import alert_metrics, look_back
 from wslgpud.alerts.channels import Channel, DeliveryError
@@ -363,6 +364,7 @@ def test_last_nights_kill_is_closed_when_the_daemon_starts(tmp_path: Path) -> No
 
     second = Life(tmp_path, clock=first.clock)
 
+    second.manager.tick(second.tick(), [], [])
     assert second.manager.standing() == []
     assert second.manager.reminders("people") == []
     assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
@@ -562,11 +564,8 @@ def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> 
     life.end()
 
 
-def test_a_kill_before_the_first_start_is_stored_not_sent(life: Life) -> None:
-    facts = {"count": 2, "boot_wall": START - 9.0}
-    row = Transition(START, 0.0, "ram", KILLED_BEFORE, OK, WARNING, facts=facts)
-    life.manager.report(row)
-    life.manager.report(replace(row, old=WARNING, new=OK))
+def test_a_kill_before_the_first_start_is_stored_not_sent(life: Life, tmp_path: Path) -> None:
+    assert look_back.record_earlier_kills(Machine(tmp_path, [], counted=2), life.store)
     life.manager.tick(life.tick(), [], [])
 
     assert [(row.rule, row.old, row.new) for _, row in life.rows()] == [

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.ticks import START
 from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Forecast, Level, ProcessSample
 from wslgpud.security.exact_signals import ExactProcess, send
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +56,8 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def change(pid: int, level: Level = Level.CRITICAL, old: Level = Level.OK, kind: str = "process") -> Transition:
-    forecast = Forecast("ram", level, 1, 100, who=f"python x (pid {pid})", who_kind=kind, who_pid=pid)
-    return Transition(START, 1.0, "ram", "memory_exhaustion", old, level, forecast=forecast)
+def change(pid: int, level: Level = Level.CRITICAL, kind: str = "process", resource: str = "ram") -> Forecast:
+    return Forecast(resource, level, 1, 100, who=f"python x (pid {pid})", who_kind=kind, who_pid=pid)
 
 
 def sample(pid: int, start: int | None = None) -> ProcessSample:
@@ -69,38 +67,33 @@ def sample(pid: int, start: int | None = None) -> ProcessSample:
 def test_a_training_loop_is_asked_once_and_saves() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
     with program(TRAINING) as training:
-        assert saver.note(change(training.pid, Level.WARNING), [sample(training.pid)]) == ""
-        assert "was sent SIGUSR1" in saver.note(change(training.pid), [sample(training.pid)])
-        assert saver.note(change(training.pid, Level.EMERGENCY), [sample(training.pid)]) == ""
+        assert saver.ask(change(training.pid, Level.WARNING), [sample(training.pid)]) == ""
+        assert "was sent SIGUSR1" in saver.ask(change(training.pid), [sample(training.pid)])
+        assert saver.ask(change(training.pid, Level.EMERGENCY), [sample(training.pid)]) == ""
         assert training.stdout.readline() == "saved\n"
 
 
 def test_a_training_with_room_left_is_asked_only_when_it_is_gone() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
 
-    def left(percent: float, row: Transition) -> Transition:
-        return replace(row, forecast=replace(row.forecast, headroom_bytes=int(10 * percent), capacity_bytes=1000))
+    def asked(percent: float, level: Level = Level.CRITICAL) -> bool:
+        forecast = replace(change(training.pid, level), headroom_bytes=int(10 * percent), capacity_bytes=1000)
+        return "was sent SIGUSR1" in saver.ask(forecast, [sample(training.pid)])
 
     with program(TRAINING) as training:
-        early, now = left(8.6, change(training.pid)), left(8.5, change(training.pid)).forecast
-        assert saver.note(early, [sample(training.pid)]) == ""
-        assert saver.due({"ram": early.forecast}) == []
-        assert saver.due({}) == []
-        (row,) = saver.due({"ram": now})
-        assert "was sent SIGUSR1" in saver.note(row, [sample(training.pid)])
-        assert saver.due({"ram": now}) == []
-
-        assert saver.note(early, [sample(training.pid)]) == ""
-        saver.note(left(40.0, change(training.pid, Level.WARNING, Level.CRITICAL)), [sample(training.pid)])
-        assert saver.due({"ram": now}) == []  # it was over before
+        assert [asked(8.6), asked(8.5), asked(8.4)] == [False, True, False]
+        assert not asked(40.0, Level.WARNING)
+        assert not asked(8.5), "the alarm is still the same"
+        assert not asked(90.0, Level.OK)
+        assert asked(8.5)
 
 
 def test_a_training_paused_by_the_brake_is_not_asked_to_save() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGTERM"))
     with program(IDLE) as job:
         held = sample(job.pid)
-        assert saver.note(change(job.pid), [held], frozenset({held.key})) == ""
-        assert "was sent SIGTERM" in saver.note(change(job.pid), [held])
+        assert saver.ask(change(job.pid), [held], frozenset({held.key})) == ""
+        assert "was sent SIGTERM" in saver.ask(change(job.pid), [held])
         job.wait()
 
 
@@ -108,8 +101,8 @@ def test_who_wants_it_at_a_warning_gets_it_there() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1", save_level="warning"))
     with program(TRAINING) as training:
         row = change(training.pid, Level.WARNING)
-        row = replace(row, forecast=replace(row.forecast, headroom_bytes=20))
-        assert "was sent SIGUSR1" in saver.note(row, [sample(training.pid)])
+        row = replace(row, headroom_bytes=20)
+        assert "was sent SIGUSR1" in saver.ask(row, [sample(training.pid)])
 
 
 def test_a_request_arriving_during_a_check_is_kept_for_the_next() -> None:
@@ -140,7 +133,7 @@ def test_a_request_arriving_during_a_check_is_kept_for_the_next() -> None:
 
 def test_one_that_would_die_of_the_signal_is_left_alone() -> None:
     with program(IDLE) as idle:
-        said = SaveRequests(Alerts(save_signal="SIGUSR1")).note(change(idle.pid), [sample(idle.pid)])
+        said = SaveRequests(Alerts(save_signal="SIGUSR1")).ask(change(idle.pid), [sample(idle.pid)])
 
         assert "does not catch SIGUSR1" in said
         assert idle.poll() is None
@@ -164,7 +157,7 @@ def test_the_system_and_ourselves_are_never_asked() -> None:
 
 def test_without_configuration_nothing_is_ever_sent() -> None:
     with program(IDLE) as idle:
-        assert SaveRequests(Alerts()).note(change(idle.pid, Level.EMERGENCY), [sample(idle.pid)]) == ""
+        assert SaveRequests(Alerts()).ask(change(idle.pid, Level.EMERGENCY), [sample(idle.pid)]) == ""
         assert idle.poll() is None
 
 
@@ -172,17 +165,15 @@ def test_without_configuration_nothing_is_ever_sent() -> None:
 def test_only_a_single_known_culprit_is_asked(kind: str) -> None:
     with program(IDLE) as idle:
         saver = SaveRequests(Alerts(save_signal="SIGTERM"))
-        assert saver.note(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
+        assert saver.ask(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
 
 
 def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared() -> None:
     saver = SaveRequests(Alerts(save_signal="SIGTERM", save_level="warning"))
     with program(IDLE) as idle:
-        row = change(idle.pid, Level.WARNING, Level.CRITICAL)
-        assert row.forecast is not None
-        eased = replace(row, forecast=replace(row.forecast, cause="paused", window_seconds=900.0))
+        eased = replace(change(idle.pid, Level.WARNING), cause="paused", window_seconds=900.0)
 
-        assert saver.note(eased, [sample(idle.pid)]) == ""
+        assert saver.ask(eased, [sample(idle.pid)]) == ""
         assert idle.poll() is None
 
 
@@ -192,8 +183,8 @@ def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared() -> None:
 def test_of_a_full_cgroup_only_one_of_its_own_is_asked(cgroup: str, asked: bool) -> None:
     saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
     with program(TRAINING) as training:
-        row = replace(change(training.pid), resource="cgroup:/build")
-        said = saver.note(row, [replace(sample(training.pid), cgroup=cgroup)])
+        row = change(training.pid, resource="cgroup:/build")
+        said = saver.ask(row, [replace(sample(training.pid), cgroup=cgroup)])
 
     assert ("was sent SIGUSR1" in said) is asked
 

@@ -261,8 +261,8 @@ class IncidentLedger(Fold):
         for key, incident in self.open.items():  # the monotonic clock of an earlier boot is meaningless
             rows = {n: replace(row, mono=mono - max(0.0, wall - row.wall)) for n, row in incident.held.items()}
             self.open[key] = replace(incident, held=rows)
-        #: by rule and resource, when an incident not confirmed since was inherited
-        self._inherited = dict.fromkeys(self.held(), mono)
+        #: by resource, when a memory alarm that the risk engine has not confirmed since was inherited
+        self._inherited = {resource: mono for rule, resource in self.held() if rule == MEMORY}
 
     def held(self) -> dict[Key, Transition]:
         """Return the last row of each rule and resource that is not ok."""
@@ -277,7 +277,8 @@ class IncidentLedger(Fold):
         if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
             return replace(wanted, old=Level.OK)
         key = wanted.rule, wanted.resource
-        self._inherited.pop(key, None)
+        if wanted.rule == MEMORY:
+            self._inherited.pop(wanted.resource, None)
         last = self.held().get(key)
         if last is None:
             return replace(wanted, old=Level.OK) if wanted.new > Level.OK else None
@@ -286,33 +287,27 @@ class IncidentLedger(Fold):
         return replace(wanted, old=last.new) if news or wanted.new != last.new else None
 
     def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:
-        """Return the rows to close: inherited ones that are no longer confirmed, and reports of unclean ends.
+        """Return the rows to close: memory alarms that are no longer confirmed, and reports of unclean ends.
 
-        Momentary events stay open to keep a burst together: last night's kill is no current problem. ``forecasts`` are
-        the current ones.
+        ``forecasts`` are the current ones.
         """
         now, held = {forecast.resource: forecast for forecast in forecasts}, self.held()
         for rule, resource in held:
             # An engine at ok that reported no change was restarted after a bug, and does not know about it.
             if rule == MEMORY and resource in now and shown_level(now[resource]) == Level.OK:
-                self._inherited.setdefault((rule, resource), mono)
-        self._inherited = {key: since for key, since in self._inherited.items() if key in held}
-        return [
-            row
-            for key, row in held.items()
-            if (key in self._inherited and self._is_over(row, mono, now.get(row.resource)))
-            or (row.rule == UNCLEAN_END and mono - row.mono > REPORT_SECONDS)
-        ]
+                self._inherited.setdefault(resource, mono)
+        return [row for row in held.values() if self._is_over(row, mono, now.get(row.resource))]
 
     def _is_over(self, row: Transition, mono: float, now: Forecast | None) -> bool:
-        """Return whether an inherited level is no longer justified; ``now`` is the forecast for its resource."""
-        key, rule = (row.rule, row.resource), rule_named(row.rule)
-        if row.rule == MEMORY:
-            grace = STILL_SECONDS if _as_short(self.open[key].last.forecast, now) else GRACE_SECONDS
-            return (now is None or shown_level(now) == Level.OK) and mono - self._inherited[key] > grace
-        if rule is None:
-            return row.rule not in OTHERS  # a rule of another version
-        return rule.momentary and mono - row.mono > rule.clear_seconds
+        """Return whether a level is no longer justified; ``now`` is the forecast for its resource."""
+        if row.rule == UNCLEAN_END:
+            return mono - row.mono > REPORT_SECONDS
+        if row.rule == MEMORY and row.resource in self._inherited:
+            known = self.open[MEMORY, row.resource].last.forecast
+            grace = STILL_SECONDS if _as_short(known, now) else GRACE_SECONDS
+            calm = now is None or shown_level(now) == Level.OK
+            return calm and mono - self._inherited[row.resource] > grace
+        return rule_named(row.rule) is None and row.rule not in OTHERS  # a rule of another version
 
 
 def _as_short(then: Forecast | None, now: Forecast | None) -> bool:

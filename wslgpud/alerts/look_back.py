@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.messages import compose
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import KILLED_BEFORE, UNCLEAN_END, VRAM_STRESS
 from wslgpud.host import Host, NoData, SourceError
@@ -200,6 +201,15 @@ def _row(host: Host, kills: Sequence[Event]) -> Transition:
     return Transition(last.wall, mono, resource_of(last), KILLED_BEFORE, Level.OK, Level.WARNING, facts=facts)
 
 
+def record_earlier_kills(host: Host, store: Store) -> bool:
+    """Record kills from before the first start as incidents that are over; return whether there are any."""
+    rows = earlier_kills(host)
+    for row in rows:
+        for one in (row, replace(row, old=row.new, new=Level.OK)):
+            store.outbox.record(replace(one, message=compose(one).headline), {})
+    return bool(rows)
+
+
 def start(host: Host, store: Store, boot_id: str, alerts: AlertManager) -> None:
     """Look back without delaying the start: the journal and 9p may take long, or hang. A bug in it must end nothing."""
     run = store.previous_run
@@ -213,11 +223,7 @@ def start(host: Host, store: Store, boot_id: str, alerts: AlertManager) -> None:
                 store.append(kept, urgent=True)
                 alerts.report(row)
                 return
-            rows = earlier_kills(host)
-            for row in rows:
-                alerts.report(row)
-                alerts.report(replace(row, old=row.new, new=Level.OK))
-            if rows:
+            if record_earlier_kills(host, store):
                 log.warning("programs were killed for lack of memory before the first start: see 'wslgpud incidents'")
         except Exception:
             log.exception("the time before the start could not be examined; please report this")

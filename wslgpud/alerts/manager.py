@@ -16,7 +16,7 @@ from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
 from wslgpud.alerts.messages import Payload, Text, again, closing, compose, end_facts, payload, text_now, with_victim
-from wslgpud.alerts.rules import KILLED_BEFORE, RuleEngine, is_momentary
+from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
@@ -178,8 +178,9 @@ class AlertManager:
             channel.keep_warm(needed=likely)
         for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
-        for transition in self._save_requests.due(self._forecasts):
-            self._request_save(transition)
+        for forecast in self._forecasts.values():
+            if done := self._save_requests.ask(forecast, snapshot.processes, self.paused):
+                log.warning("%s", done)
         self._close_overdue(snapshot.wall, snapshot.mono)
         if self._settings.repeat:
             self._repeat(snapshot)
@@ -214,9 +215,6 @@ class AlertManager:
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of the change, put it into the outbox of each channel that wants it, and log it."""
-        if wanted.rule == KILLED_BEFORE:
-            self._store.outbox.record(replace(wanted, message=compose(wanted).headline), {})
-            return
         row = self._ledger.reconcile(wanted)
         if row is None:
             return
@@ -245,7 +243,6 @@ class AlertManager:
         elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._publish()
-        self._request_save(row)
 
     def _returns(self, row: Transition, before: Incident | None) -> bool:
         """Return whether a row is the first warning of an exhaustion soon after an earlier one was over."""
@@ -268,10 +265,6 @@ class AlertManager:
         group = row.resource.removeprefix("cgroup:")
         members = [str(p.pid) for p in self._processes if group != row.resource and p.within(group)]
         return {**facts, "pids": " ".join(members[:MAX_MEMBERS])} if members else facts
-
-    def _request_save(self, row: Transition) -> None:
-        if done := self._save_requests.note(row, self._processes, self.paused):
-            log.warning("%s", done)
 
     def _keep_past(self, incident: Incident) -> None:
         counts = incident.rule in alert_metrics.SCORED or incident.lost_id is not None

@@ -60,7 +60,6 @@ class UnnamedKill(NamedTuple):
     mono: float
     wall: float
     processes: tuple[ProcessSample, ...]
-    used_bytes: Number | None = None
     growing: int | None = None
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wslgpud.alerts.measures import KillCount, MeasureContext, Signal, UnnamedKill
-from wslgpud.model import Event, Level, Number, ProcessSample, Snapshot
+from wslgpud.model import Event, Level, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, kernel_lines, memory
 from wslgpud.words import Fact, say
@@ -20,8 +20,6 @@ PATIENCE_SECONDS = 8.0
 MAX_MISSED = 5
 #: a process that held less was no OOM victim
 MIN_BYTES = 64 << 20
-#: share of a victim's memory that must be free again: the process list is some seconds old
-MIN_BACK = 0.5
 
 
 def oom_kills(context: MeasureContext) -> Iterator[Signal]:
@@ -38,8 +36,8 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
         state.counts = {}
     else:
         for resource in _counted(context):
-            before = context.last.processes, _used(context.last, resource)
-            seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, *before, state.growing.get(resource))
+            before, growing = context.last.processes, state.growing.get(resource)
+            seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, before, growing)
             state.unnamed.setdefault(resource, seen)
     yield from _named(context)
 
@@ -126,9 +124,7 @@ def _named(context: MeasureContext) -> Iterator[Signal]:
     for resource, kill in list(unnamed.items()):
         if groups and resource == "ram" and kill.mono == mono:  # a cgroup may claim it at the next tick
             continue
-        used = _used(context.snapshot, resource)
-        freed = None if used is None or kill.used_bytes is None else int(kill.used_bytes - used)
-        gone = victim(kill, context.snapshot.processes, resource.partition(":")[2], freed)
+        gone = victim(kill, context.snapshot.processes, resource.partition(":")[2])
         if gone is None and kill.processes and mono - kill.mono <= PATIENCE_SECONDS:
             continue
         del unnamed[resource]
@@ -136,13 +132,6 @@ def _named(context: MeasureContext) -> Iterator[Signal]:
         if gone is not None:
             facts |= {"likely": full_name(short_name(gone), gone.pid), "pid": gone.pid, "size_bytes": gone.held_bytes}
         yield Signal(resource, 1.0, facts)
-
-
-def _used(snapshot: Snapshot, resource: str) -> Number | None:
-    if resource != "ram":
-        return snapshot.value(cgroups.CURRENT, resource.partition(":")[2])
-    total, left = (snapshot.value(memory.MEMINFO[line]) for line in ("MemTotal", "MemAvailable"))
-    return None if total is None or left is None else total - left
 
 
 def risen(before: Mapping[str, KillCount], now: Mapping[str, KillCount]) -> set[str]:
@@ -166,13 +155,11 @@ def risen(before: Mapping[str, KillCount], now: Mapping[str, KillCount]) -> set[
     return {name for name in found if not holds(name)}
 
 
-def victim(
-    kill: UnnamedKill, now: Iterable[ProcessSample], group: str = "", freed_bytes: int | None = None
-) -> ProcessSample | None:
+def victim(kill: UnnamedKill, now: Iterable[ProcessSample], group: str = "") -> ProcessSample | None:
     """Return the most likely victim of an unnamed kill; None where no process fits.
 
-    It existed before and not ``now``, was in ``group`` where a cgroup hit its limit, and its memory is free, where that
-    is known. The forecast's culprit is preferred if it is gone.
+    It existed before and not ``now``, and was in ``group`` where a cgroup hit its limit. The forecast's culprit is
+    preferred if it is gone, else the largest.
     """
     alive = {process.key for process in now}
     gone = [
@@ -181,7 +168,6 @@ def victim(
         if process.key not in alive
         and process.held_bytes >= MIN_BYTES
         and (not group or not process.cgroup or process.within(group))
-        and (freed_bytes is None or freed_bytes >= MIN_BACK * process.held_bytes)
     ]
     culprits = [process for process in gone if process.pid == kill.growing]
     return max(culprits or gone, key=lambda process: process.held_bytes, default=None)

@@ -195,15 +195,19 @@ class RuleEngine:
     def resume(self, rows: Iterable[Transition], mono: float) -> None:
         """Take over alerts left open by an earlier run, given their last rows, as if measured now.
 
-        Each counts as having held for as long as its level requires, so that it does not ease only to worsen again.
-        Momentary events are over: the ledger that keeps them open knows their time.
+        Each counts as having held for as long as its level requires, so that it does not ease only to worsen again. A
+        momentary event has been over since its row: last night's kill is no current problem.
         """
         for row in rows:
-            if (rule := rule_named(row.rule)) is not None and not rule.momentary:
-                held = [one for one in rule.thresholds if one.level <= row.new]
-                since = dict.fromkeys((one.level for one in held), -math.inf)
-                self._states[row.rule][row.resource] = _State(level=row.new, seen=mono, since=since)
-                self._context.resume(row, mono, max((one.value for one in held), default=0.0))
+            if (rule := rule_named(row.rule)) is None:
+                continue
+            if rule.momentary:
+                self._states[row.rule][row.resource] = _State(level=row.new, better_since=row.mono)
+                continue
+            held = [one for one in rule.thresholds if one.level <= row.new]
+            since = dict.fromkeys((one.level for one in held), -math.inf)
+            self._states[row.rule][row.resource] = _State(level=row.new, seen=mono, since=since)
+            self._context.resume(row, mono, max((one.value for one in held), default=0.0))
 
     def observe(
         self,

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Transition
+from wslgpud.model import MEMORY, Forecast, Level, ProcessSample
 from wslgpud.security.exact_signals import ExactProcess, send
 
 #: Share of headroom below which a critical level triggers the request. Acting needs more certainty than warning: a
@@ -23,71 +22,55 @@ from wslgpud.security.exact_signals import ExactProcess, send
 ACT_HEADROOM_RATIO = 0.085
 
 
-def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> ProcessSample | None:
-    """Return the one process that a memory warning blames; None for groups, pools and guesses.
+def culprit(forecast: Forecast, processes: Sequence[ProcessSample]) -> ProcessSample | None:
+    """Return the one process that a forecast blames; None for groups, pools and guesses.
 
     For a full cgroup, only a process known to be in it: another that grows as fast is innocent.
     """
-    forecast = transition.forecast
-    if transition.rule != MEMORY or forecast is None or forecast.who_kind != "process":
-        return None
-    # it names a process that grew a quarter of an hour ago: the pid may have been reused
-    if forecast.cause == "paused":
+    # A paused one names a process that grew a quarter of an hour ago: the pid may have been reused.
+    if forecast.who_kind != "process" or forecast.cause == "paused":
         return None
     process = next((p for p in processes if p.pid == forecast.who_pid), None)
-    kind, _, group = transition.resource.partition(":")
+    kind, _, group = forecast.resource.partition(":")
     return process if process is None or kind != "cgroup" or process.within(group) else None
 
 
 class SaveRequests:
-    """Sends the signal once per incident and process."""
+    """Sends the signal once per alarm and process."""
 
     def __init__(self, settings: Alerts) -> None:
         """Keep the user and signal. Raises ConfigError: no such user."""
-        self._signal = signal.Signals[settings.save_signal] if settings.save_signal else None
-        self._rules = frozenset(settings.save_rules)
+        wanted = settings.save_signal and MEMORY in settings.save_rules  # no other rule knows who it was
+        self._signal = signal.Signals[settings.save_signal] if wanted else None
         self._level = Level[settings.save_level.upper()]
         self._user = _user(settings.save_user)
         self._asked: dict[str, set[tuple[int, int]]] = {}
-        self._waiting: dict[str, Transition] = {}
 
-    def note(
-        self,
-        transition: Transition,
-        processes: Sequence[ProcessSample],
-        paused: frozenset[tuple[int, int]] = frozenset(),
+    def ask(
+        self, forecast: Forecast, processes: Sequence[ProcessSample], paused: frozenset[tuple[int, int]] = frozenset()
     ) -> str:
-        """Act on a change of level; return a line for the log, or an empty text.
+        """Act on the forecast of a tick; return a line for the log, or an empty text.
 
         Processes in ``paused`` are not signalled: the signal would stay pending, and kill or surprise the job when it
         is resumed.
         """
-        if self._signal is None or transition.rule not in self._rules:
+        if forecast.level <= Level.INFO:
+            self._asked.pop(forecast.resource, None)
+        if self._signal is None or forecast.level < self._level:
             return ""
-        self._waiting.pop(transition.resource, None)
-        if self._level == transition.new == Level.CRITICAL and not _is_certain(transition.forecast):
-            self._waiting[transition.resource] = transition
+        if self._level == forecast.level == Level.CRITICAL and not _is_certain(forecast):
             return ""
-        if transition.new <= Level.INFO:
-            self._asked.pop(transition.resource, None)
+        asked, process = self._asked.setdefault(forecast.resource, set()), culprit(forecast, processes)
+        if process is None or process.key in asked or process.key in paused:
             return ""
-        asked = self._asked.setdefault(transition.resource, set())
-        process = culprit(transition, processes)
-        if transition.new < self._level or process is None or process.key in asked or process.key in paused:
-            return ""
+        asked.add(process.key)
         if problem := send(ExactProcess(*process.key, self._user), self._signal):
             return f"{process.name} (pid {process.pid}) was not sent {self._signal.name}: {problem}"
-        asked.add(process.key)
         return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
 
-    def due(self, forecasts: Mapping[str, Forecast]) -> list[Transition]:
-        """Return the changes that waited for certainty, with the current forecasts that provide it."""
-        found = [(row, forecasts.get(resource)) for resource, row in self._waiting.items()]
-        return [replace(row, forecast=now) for row, now in found if now is not None and _is_certain(now)]
 
-
-def _is_certain(forecast: Forecast | None) -> bool:
-    return forecast is None or forecast.headroom_bytes <= ACT_HEADROOM_RATIO * forecast.capacity_bytes
+def _is_certain(forecast: Forecast) -> bool:
+    return forecast.headroom_bytes <= ACT_HEADROOM_RATIO * forecast.capacity_bytes
 
 
 def _user(name: str) -> int:
