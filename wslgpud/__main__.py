@@ -29,9 +29,9 @@ def main() -> None:
     order = os.environ.pop(ORDER, "")
     if not order and sys.argv[1:] == ["run"]:
         become(PLAIN)  # as the service is started: there is nothing to parse, which takes 0.1 s
-    from wslgpud.security import terminal
+    from wslgpud.security import redaction
 
-    terminal.install()
+    redaction.install_boundary()
     if order:
         from wslgpud.app import process
 

@@ -7,7 +7,7 @@ import sys
 
 
 def test_a_character_the_terminal_lacks_becomes_a_question_mark() -> None:
-    program = "from wslgpud.security import terminal; terminal.install(); print('━ ok')"
+    program = "from wslgpud.security import redaction; redaction.install_boundary(); print('━ ok')"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
     )

@@ -17,7 +17,7 @@ from tests.support.daemons import daemon, eventually
 from wslgpud.cli import app
 from wslgpud.client import SOCKET
 from wslgpud.model import EMPTY, Snapshot, SourceReport
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.store import Store
 
 #: by design: every user may ask the daemon; the kernel says who does
@@ -46,7 +46,7 @@ def ticked(file: Path) -> None:
         store.append(Snapshot(1.0, 1.0, 0, (SourceReport("memory", "ok", EMPTY, 1.0, 0.0),)))
         assert store.flush()
         found = modes(file.parent)
-        assert {found[f"{file.name}{part}"] for part in ("", "-wal", "-shm")} == {private_files.file_mode()}
+        assert {found[f"{file.name}{part}"] for part in ("", "-wal", "-shm")} == {safe_files.file_mode()}
         assert found[f"{file.name}.lock"] == 0o600
 
 
@@ -107,17 +107,17 @@ def test_an_ordinary_users_history_is_private_as_well() -> None:
 
 def test_the_service_group_may_read_and_all_reach_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "var" / "wslgpud"
-    monkeypatch.setattr(private_files, "SYSTEM_STATE", folder)
+    monkeypatch.setattr(safe_files, "SYSTEM_STATE", folder)
     ticked(folder / "wslgpud.db")
     assert mode(folder) == 0o711
-    monkeypatch.setattr(private_files, "_GROUP", grp.getgrgid(os.getegid()).gr_name)
+    monkeypatch.setattr(safe_files, "_GROUP", grp.getgrgid(os.getegid()).gr_name)
     served = tmp_path / "lib" / "wslgpud"
-    monkeypatch.setattr(private_files, "SYSTEM_STATE", served)
+    monkeypatch.setattr(safe_files, "SYSTEM_STATE", served)
     ticked(served / "wslgpud.db")
     assert mode(served) == 0o751  # as StateDirectoryMode= of the unit
 
     assert {modes(served)["wslgpud.db"], modes(folder)["wslgpud.db"]} == {0o640, 0o600}
-    assert private_files.folder_mode(tmp_path) == 0o750
+    assert safe_files.folder_mode(tmp_path) == 0o750
 
 
 def test_what_commands_write_about_the_machine_is_for_the_caller(

@@ -27,7 +27,7 @@ from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.app import log as logs
 from wslgpud.cli.console import Console
 from wslgpud.sampling.noted_runs import expected
-from wslgpud.security import terminal
+from wslgpud.security import redaction
 from wslgpud.sources.identity import Peer, identity
 from wslgpud.words.units import printable
 
@@ -167,7 +167,7 @@ def test_none_is_drawn_by_the_live_view_either(shown: dict[str, tuple[int, str]]
 
 def test_a_usage_error_cannot_hide_in_a_stream_click_reopens() -> None:
     beneath = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # which Click would open anew as UTF-8
-    stream = terminal.Boundary(beneath)
+    stream = redaction.Boundary(beneath)
 
     assert not hasattr(stream, "buffer")
     assert not stream.isatty()
@@ -175,7 +175,7 @@ def test_a_usage_error_cannot_hide_in_a_stream_click_reopens() -> None:
 
 def test_nor_in_the_bytes_that_click_writes_for_a_shell() -> None:
     beneath = io.StringIO()
-    click.echo("plain,a\x1b[8mb\xff".encode("latin-1"), file=terminal.Boundary(beneath))
+    click.echo("plain,a\x1b[8mb\xff".encode("latin-1"), file=redaction.Boundary(beneath))
 
     assert beneath.getvalue() == "plain,a\ufffd[8mb\ufffd\n"
 
@@ -292,7 +292,7 @@ def test_no_module_writes_past_the_boundary() -> None:
 
 
 def ways_around(source: str) -> Iterator[str]:
-    """Yield what code could write with past ``wslgpud.security.terminal``: other streams, consoles, descriptors."""
+    """Yield what code could write with past ``wslgpud.security.redaction``: other streams, consoles, descriptors."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.__stdout__", "sys.__stderr__"):
             yield ast.unparse(node)

@@ -25,7 +25,7 @@ ROOMS = {
         *("live", "integration/test_commands.py", "store/test_commands.py", "words/test_surfaces.py"),
         *("advise/fit", "advise/wslconfig", "alerts/test_report_screen.py"),
     ),
-    "config": ("test_config.py", "contract", "abuse/test_private_files.py"),
+    "config": ("test_config.py", "contract", "abuse/test_safe_files.py"),
     "probes": ("gpu", "abuse/test_probe_pipes.py"),
     "security": ("abuse",),
     "series": ("store/test_commands.py", "page/test_plots.py"),

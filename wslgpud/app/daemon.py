@@ -27,7 +27,7 @@ from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
@@ -263,7 +263,7 @@ class Daemon:
 
     def _make_folder(self) -> None:
         try:
-            private_files.make_folder(self._folder)
+            safe_files.make_folder(self._folder)
         except OSError as error:
             path, why = str(self._folder), cause(error)
             raise StartError(

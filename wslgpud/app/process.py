@@ -19,7 +19,7 @@ from wslgpud import __version__, config, words
 from wslgpud.app import log as logs
 from wslgpud.config import ConfigError, config_files
 from wslgpud.host import Host, RecordedHost, unprotected
-from wslgpud.security.terminal import beneath
+from wslgpud.security.redaction import beneath
 from wslgpud.words import MessageError, cause, say, t
 
 #: a driver that hangs must not keep the doctor running forever

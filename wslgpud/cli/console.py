@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.segment import Segment
 from rich.table import Table
 
-from wslgpud.security import terminal
+from wslgpud.security import redaction
 from wslgpud.words.units import printable
 
 #: as Rich passes it to renderables
@@ -63,7 +63,7 @@ class Console(RichConsole):
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         """Write to standard output, to standard error, or to a ``file`` given in Rich's options."""
-        file = options.setdefault("file", terminal.beneath(sys.stderr if stderr else sys.stdout))
+        file = options.setdefault("file", redaction.beneath(sys.stderr if stderr else sys.stdout))
         self._endless = not (file.isatty() or "width" in options or os.environ.get("COLUMNS"))
         if self._endless:
             options["width"] = ENDLESS

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config.keys import ENVIRONMENT_PREFIX, ConfigError, ConfigKey, allowed, checked, key
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.toml import tomllib
 from wslgpud.words import Message, cause, say
 from wslgpud.words.units import nearest
@@ -23,7 +23,7 @@ from wslgpud.words.units import nearest
 __all__ = ("ConfigError", "ConfigKey", "allowed")  # re-exported
 
 SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
-SYSTEM_STATE = private_files.SYSTEM_STATE
+SYSTEM_STATE = safe_files.SYSTEM_STATE
 
 
 @dataclass(frozen=True)

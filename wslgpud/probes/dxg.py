@@ -21,6 +21,7 @@ import struct
 import sys
 import threading
 import time
+from enum import IntEnum
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,18 +38,16 @@ def _call(number: int, size: int) -> int:
     return 3 << 30 | size << 16 | 0x47 << 8 | number
 
 
-QUERY_ADAPTER_INFO = _call(0x09, 24)
-CLOSE_ADAPTER = _call(0x15, 4)
-ENUM_ADAPTERS = _call(0x3E, 24)
-QUERY_STATISTICS = _call(0x43, STATISTICS_BYTES)
-ENUM_PROCESSES = _call(0x48, 24)
-NAMES = {
-    QUERY_ADAPTER_INFO: "LX_DXQUERYADAPTERINFO",
-    CLOSE_ADAPTER: "LX_DXCLOSEADAPTER",
-    ENUM_ADAPTERS: "LX_DXENUMADAPTERS3",
-    QUERY_STATISTICS: "LX_DXQUERYSTATISTICS",
-    ENUM_PROCESSES: "LX_DXENUMPROCESSES",
-}
+class Ioctl(IntEnum):
+    """The calls, by their names in the kernel."""
+
+    LX_DXQUERYADAPTERINFO = _call(0x09, 24)
+    LX_DXCLOSEADAPTER = _call(0x15, 4)
+    LX_DXENUMADAPTERS3 = _call(0x3E, 24)
+    LX_DXQUERYSTATISTICS = _call(0x43, STATISTICS_BYTES)
+    LX_DXENUMPROCESSES = _call(0x48, 24)
+
+
 #: D3DKMT_QUERYSTATISTICS_TYPE
 OF_ADAPTER, OF_SEGMENT, OF_PROCESS_GROUP = 0, 3, 9
 #: D3DKMT_MEMORY_SEGMENT_GROUP: VRAM
@@ -98,14 +97,14 @@ class DxgDevice:
     def close(self) -> None:
         os.close(self._file)
 
-    def ask(self, code: int, layout: str, *values: int) -> bytearray:
+    def ask(self, code: Ioctl, layout: str, *values: int) -> bytearray:
         """Make a call; ``values`` are packed by ``layout`` at the start of what is passed. Return what came back."""
         buffer = bytearray(code >> 16 & 0x3FFF)
         struct.pack_into(layout, buffer, 0, *values)
         try:
             self._ioctl(self._file, code, buffer)
         except OSError as error:
-            raise DxgFailed(NAMES[code], _name(error)) from error
+            raise DxgFailed(code.name, _name(error)) from error
         return buffer
 
     def adapters(self) -> list[DxgAdapter]:
@@ -115,12 +114,12 @@ class DxgDevice:
         """
         table = ctypes.create_string_buffer(MAX_ADAPTERS * ADAPTER_BYTES)
         asked = (INCLUDE_COMPUTE_ONLY, MAX_ADAPTERS, 0, ctypes.addressof(table))
-        count = min(struct.unpack_from("<I", self.ask(ENUM_ADAPTERS, "<QIIQ", *asked), 8)[0], MAX_ADAPTERS)
+        count = min(struct.unpack_from("<I", self.ask(Ioctl.LX_DXENUMADAPTERS3, "<QIIQ", *asked), 8)[0], MAX_ADAPTERS)
         found = []
         for at in range(count):
             handle, *luid = struct.unpack_from("<III", table, at * ADAPTER_BYTES)
             found.append(DxgAdapter((luid[0], luid[1]), self._pci(handle) if count > 1 else ""))
-            self.ask(CLOSE_ADAPTER, "<I", handle)
+            self.ask(Ioctl.LX_DXCLOSEADAPTER, "<I", handle)
         return found
 
     def statistics(self, kind: int, luid: tuple[int, int], layout: str, element: int = 0, pid: int = 0) -> Any:
@@ -128,7 +127,7 @@ class DxgDevice:
         low, high = luid
         # packed up to the answer, which stays zero, and the element behind it
         asked = f"<IIIIQ{ELEMENT_AT - RESULT_AT}xI"
-        answer = self.ask(QUERY_STATISTICS, asked, kind, low, high, 0, pid, element)
+        answer = self.ask(Ioctl.LX_DXQUERYSTATISTICS, asked, kind, low, high, 0, pid, element)
         return struct.unpack_from(layout, answer, RESULT_AT)
 
     def vram_of(self, luid: tuple[int, int], pid: int = 0) -> list[int]:
@@ -139,7 +138,7 @@ class DxgDevice:
     def processes(self, luid: tuple[int, int]) -> list[int]:
         """Return the PIDs, or thread IDs, of the processes in our namespace that use an adapter."""
         pids = (ctypes.c_uint32 * MAX_PROCESSES)()
-        answer = self.ask(ENUM_PROCESSES, "<IIQQ", *luid, ctypes.addressof(pids), MAX_PROCESSES)
+        answer = self.ask(Ioctl.LX_DXENUMPROCESSES, "<IIQQ", *luid, ctypes.addressof(pids), MAX_PROCESSES)
         count = struct.unpack_from("<I", answer, 16)[0]
         return list(pids[: min(count, MAX_PROCESSES)])
 
@@ -156,9 +155,8 @@ class DxgDevice:
         """Return the PCI address in NVML's notation, empty where Windows does not tell it."""
         address = (ctypes.c_uint32 * 3)()
         try:
-            self.ask(
-                QUERY_ADAPTER_INFO, "<IIQI", handle, ADAPTER_ADDRESS, ctypes.addressof(address), ctypes.sizeof(address)
-            )
+            asked = (handle, ADAPTER_ADDRESS, ctypes.addressof(address), ctypes.sizeof(address))
+            self.ask(Ioctl.LX_DXQUERYADAPTERINFO, "<IIQI", *asked)
         except DxgFailed:
             return ""
         return "{:08X}:{:02X}:{:02X}.{:X}".format(0, *address)

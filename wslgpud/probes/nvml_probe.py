@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    #: bytes in use, and in all
+    Vram = tuple[int, int]
+
 #: A transient error delays the next try by 1, 2, 4, ... seconds, up to this many.
 MAX_RETRY_SECONDS = 300
 #: With no successful call for this long, the driver is considered broken (seen after a GPU reset under WSL).
@@ -97,14 +100,7 @@ class Gpu:
         self.answered = now
         self.lost = ""
         #: VRAM in use when the lists of processes were read
-        self.listed_bytes: int | None = None
-
-    def has_moved(self, values: dict[str, Any]) -> bool:
-        """Return whether the VRAM in use has changed since the lists of processes were read."""
-        used, total = values.get("gpu_memory_used_bytes"), values.get("gpu_memory_total_bytes")
-        if used is None or not total or self.listed_bytes is None:
-            return False
-        return bool(abs(used - self.listed_bytes) >= MOVED_RATIO * total)
+        self.listed: Vram | None = None
 
 
 class Session:
@@ -191,7 +187,7 @@ class Session:
                 for question in gpu.questions:
                     if brief and question.call.name not in BRIEF:
                         continue
-                    moved = not question.call.outputs and not question.failures and gpu.has_moved(values)
+                    moved = not question.call.outputs and not question.failures and _moved(gpu.listed, _vram(values))
                     if (now >= question.due or moved) and question.supported is not False:
                         self._put(gpu, question, now, values)
             except Lost as failed:
@@ -199,7 +195,7 @@ class Session:
         if gpu.lost:
             return {"index": gpu.index, "uuid": gpu.uuid if gpu.identity else "", "lost": gpu.lost}
         if any(values.get(call.name) is not None for call in CALLS if not call.outputs):
-            gpu.listed_bytes = values.get("gpu_memory_used_bytes")
+            gpu.listed = _vram(values)
         return {"index": gpu.index, "uuid": gpu.uuid, "values": values}
 
     def _put(self, gpu: Gpu, question: Question, now: float, values: dict[str, Any]) -> None:
@@ -260,8 +256,8 @@ class WindowsVram:
     def __init__(self, limit_seconds: float) -> None:
         self._reader = dxg.PatientDxgReader(limit_seconds)
         self._due = float("-inf")
-        #: bytes in use, and in all, of each card when it last answered
-        self._asked: dict[str, tuple[int, int]] = {}
+        #: of each card when Windows last answered
+        self._asked: dict[str, Vram | None] = {}
 
     def sample(self, reply: dict[str, Any], backend: NvmlLibrary | Recorded, now: float) -> None:
         """Put the answer into ``reply``, if there is one and it is due."""
@@ -269,20 +265,23 @@ class WindowsVram:
             if backend.dxg is not None:
                 reply["dxg"] = backend.dxg
             return
-        used = {gpu["uuid"]: _used(gpu.get("values", {})) for gpu in reply["gpus"]}
-        if (now < self._due and not self._has_moved(used)) or not os.access(dxg.DEVICE, os.F_OK):
+        used = {gpu["uuid"]: _vram(gpu.get("values", {})) for gpu in reply["gpus"]}
+        moved = any(_moved(self._asked.get(uuid), vram) for uuid, vram in used.items())
+        if (now < self._due and not moved) or not os.access(dxg.DEVICE, os.F_OK):
             return
         answer = reply["dxg"] = self._reader.ask()
         self._asked = used if "adapters" in answer else {}
         self._due = now if self._asked and self._reader.seconds <= CHEAP_DXG_SECONDS else now + OFTEN
 
-    def _has_moved(self, used: dict[str, tuple[int, int]]) -> bool:
-        pairs = ((self._asked[uuid], now) for uuid, now in used.items() if uuid in self._asked)
-        return any(abs(now - before) >= MOVED_RATIO * total > 0 for (before, _), (now, total) in pairs)
+
+def _vram(values: dict[str, Any]) -> Vram | None:
+    used, total = values.get("gpu_memory_used_bytes"), values.get("gpu_memory_total_bytes")
+    return None if used is None or not total else (used, total)
 
 
-def _used(values: dict[str, Any]) -> tuple[int, int]:
-    return values.get("gpu_memory_used_bytes") or 0, values.get("gpu_memory_total_bytes") or 0
+def _moved(before: Vram | None, now: Vram | None) -> bool:
+    """Return whether the VRAM in use has changed enough to look at who uses it."""
+    return before is not None and now is not None and abs(now[0] - before[0]) >= MOVED_RATIO * now[1]
 
 
 def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:

@@ -21,7 +21,7 @@ from wslgpud.host import DiskSpace, Host, NoData, SourceError, output
 from wslgpud.model import Sample
 from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.supervisor import clean_environment, python_command
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
@@ -144,7 +144,7 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
         contents["nvml.json"] = mask.words(recording)
     with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
         contents["windows.json"] = _SESSION.sub(r"\1user", mask.words(json.dumps(source.ask(), indent=1))) + "\n"
-    private_files.make_folder(folder)
+    safe_files.make_folder(folder)
     for name, text in contents.items():
         # Whoever owns the folder that it lies in may exchange it for a link meanwhile.
         path = PurePosixPath(name)

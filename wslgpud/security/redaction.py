@@ -1,17 +1,24 @@
-"""Removes secrets from text for screens, logs, messages, captures, the database and the API.
+"""What may be shown on screens, in logs, messages, captures and the API: no secrets, no control characters.
 
-Two ways. Values that the configuration declares secret are known: ``visible`` shows as much of them as declared,
-``without`` removes them from a text. In foreign text (process titles, kernel lines, a server's answer) only patterns
-help: ``masked`` knows the usual ones.
+Secrets go in two ways. Values that the configuration declares secret are known: ``visible`` shows as much of them as
+declared, ``without`` removes them from a text. In foreign text (process titles, kernel lines, a server's answer) only
+patterns help: ``masked`` knows the usual ones.
+
+Names of cgroups, programs and files, kernel lines, answers of workers and rows of a foreign database may hold control
+characters. ``install_boundary`` puts a ``Boundary`` in front of standard output and standard error, so that ``print``,
+Click, warnings, tracebacks and log lines all pass it. Only ``wslgpud.cli.console.Console`` writes beneath it, because
+colours are escape sequences, too; it cleans the text between them.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import re
+import sys
 import urllib.parse
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from wslgpud.words import Fact, Message, MessageError, MessageLike
 from wslgpud.words.units import printable
@@ -127,3 +134,43 @@ def without(text: str, secrets: Iterable[str]) -> str:
     for secret in sorted({s for s in secrets if len(s) >= _SHORTEST}, key=len, reverse=True):
         text = text.replace(secret, SECRET)
     return text
+
+
+class Boundary(io.TextIOBase):
+    """A stream that passes text on without control characters.
+
+    It claims to be no terminal and has neither ``buffer`` nor ``fileno()``: code that would colour its output or write
+    past it falls back to plain text.
+    """
+
+    def __init__(self, beneath: TextIO) -> None:
+        self.beneath = beneath
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str | bytes) -> int:
+        """Pass the text on; line feeds and tabs are layout and stay."""
+        if isinstance(text, bytes):  # Click's, for want of a ``buffer``: the values that a shell completes
+            text = text.decode(errors="replace")
+        self.beneath.write(printable(text, layout="\n\t"))
+        return len(text)
+
+    def flush(self) -> None:
+        self.beneath.flush()
+
+
+def install_boundary() -> None:
+    """Put a boundary in front of standard output and standard error, once."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal without UTF-8 shows ? instead of bars and unsupported names; no traceback.
+            stream.reconfigure(errors="replace")
+        if stream is not None and not isinstance(stream, Boundary):  # None: closed by the parent process
+            setattr(sys, name, Boundary(stream))
+
+
+def beneath(stream: TextIO) -> TextIO:
+    """Return the stream beneath a boundary, for code that cleans text itself; any other stream unchanged."""
+    return stream.beneath if isinstance(stream, Boundary) else stream

@@ -25,8 +25,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -243,8 +242,6 @@ def program(name: str, path: str | None = None) -> str | None:
 
 #: output kept, bytes per read, and seconds that a killed program may take to end
 _MAX_BYTES, _KILL_SECONDS = 1 << 16, 3.0
-#: prctl(2)
-_PR_SET_NO_NEW_PRIVS = 38
 #: memfd_create(2): neither content nor seals can be changed afterwards
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -277,27 +274,24 @@ def start(
             handed = [stack.enter_context(_open_copy(script))]
             arguments[1:1] = [f"/dev/fd/{handed[0]}", str(script)]
         if account is not None:
-            # Popen returns once the shell runs. A user's lease or file system can block execve(2), and only a started
-            # process can be killed.
-            arguments[:0] = ["/bin/sh", "-c", 'exec "$0" "$@"']
-
-        def begin() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                # In a new session it has no terminal into which it could inject input.
-                arguments,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=handed,
-                env=dict(command.environment),
-                cwd=command.folder,
-                start_new_session=True,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
-                extra_groups=account.groups if account else None,
-            )
-
-        return _without_new_privileges(begin) if account else begin()
+            if (setpriv := program("setpriv")) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "setpriv")
+            # Popen returns once setpriv runs. A user's lease or file system can block execve(2), and only a started
+            # process can be killed. Setuid bits have no effect.
+            groups = f"--groups={','.join(map(str, account.groups))}" if account.groups else "--clear-groups"
+            ids = [f"--reuid={account.uid}", f"--regid={account.gid}", groups]
+            arguments[:0] = [setpriv, "--no-new-privs", *ids, "--"]
+        return subprocess.Popen(
+            # In a new session it has no terminal into which it could inject input.
+            arguments,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=handed,
+            env=dict(command.environment),
+            cwd=command.folder,
+            start_new_session=True,
+        )
 
 
 def run(
@@ -386,19 +380,3 @@ def _write_archive(package: Path, file: IO[bytes]) -> None:
         archive.writestr("__main__.py", f"from {package.name}.main import main\n\nmain()\n")
         for module in sorted(package.glob("*.py")):
             archive.writestr(f"{package.name}/{module.name}", module.read_bytes())
-
-
-def _without_new_privileges(begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Start a program for which setuid bits have no effect (prctl(2), PR_SET_NO_NEW_PRIVS).
-
-    The flag applies to a thread and its children, irrevocably: hence a short-lived thread.
-    """
-    import ctypes  # never needed in the daemon
-
-    def run() -> subprocess.Popen[bytes]:
-        # It fails only on kernels before 3.5, without harm: the account has no rights anyway.
-        ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        return begin()
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()

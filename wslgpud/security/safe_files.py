@@ -1,13 +1,20 @@
-"""Safe access to files and JSON that other users may have tampered with."""
+"""Safe access to files and JSON that other users may have tampered with, and files closed to other users.
+
+Modes of what the daemon keeps are set, whatever the umask, and narrowed where too wide: only its owner reads a folder
+and its files; with the service's account, its group as well, whose members may read the history. What every user must
+be able to open (``control.sock``) has a mode of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import json
+import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,6 +22,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+log = logging.getLogger(__name__)
+
+#: the service's group, see wslgpud/service/accounts.py
+_GROUP = "wslgpud"
+#: name of the folders that are made for us alone
+_OURS = "wslgpud"
+#: the machine's data: everybody may connect to ``control.sock`` there, but not list it
+SYSTEM_STATE = Path("/var/lib/wslgpud")
+_WAY = 0o011
 #: larger than any document of ours
 MAX_BYTES = 1 << 20
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"}
@@ -122,21 +138,6 @@ class Folder:
         """Return the lstat of an entry. Raises OSError: it does not exist."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
-    @contextlib.contextmanager
-    def opened(self, name: str) -> Iterator[int]:
-        """Open a regular file for reading; yield its descriptor.
-
-        Raises OSError: it cannot be opened, or is not regular.
-        """
-        descriptor = open_plain(name, folder=self._descriptor)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def contents(self, name: str, max_bytes: int) -> bytes:
-        return contents(name, max_bytes, folder=self._descriptor)
-
     def create(self, name: str) -> BinaryIO:
         """Create a new file for unbuffered writing. Raises OSError: it exists already, or cannot be created."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -213,15 +214,6 @@ def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> No
         folder.put(path.name, text, mode=mode, synced=synced)
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes with each ``put`` of a file; zeros where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_ino
-
-
 def parsed(text: str | bytes) -> dict[str, Any]:
     """Return the object in a JSON text. Raises ValueError: it is no object, or is nested too deeply."""
     try:
@@ -231,3 +223,79 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")
     return document
+
+
+def _with_group() -> bool:
+    try:
+        return grp.getgrgid(os.getegid()).gr_name == _GROUP
+    except KeyError:  # a group without a name
+        return False
+
+
+def file_mode() -> int:
+    """Return the mode of a new private file."""
+    return 0o640 if _with_group() else 0o600
+
+
+def folder_mode(folder: Path) -> int:
+    """Return the mode of a private folder."""
+    mode = 0o750 if _with_group() else 0o700
+    return mode | _WAY if folder == SYSTEM_STATE else mode
+
+
+def make_folder(folder: Path) -> None:
+    """Create a private folder if there is none, and what lies above it.
+
+    One that exists is narrowed only if it has our name and owner: any other was made by somebody for other things, too.
+    Raises OSError: it cannot be created.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mode = folder_mode(folder)
+    try:
+        folder.mkdir(mode)
+        made = True
+    except FileExistsError:
+        folder.mkdir(exist_ok=True)  # raises where this is no folder
+        made = False
+    if not made and (folder.name != _OURS or folder.is_symlink()):
+        return
+    # Whoever owns the folder above may put a link in its place at any moment.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if made and os.fstat(descriptor).st_uid == os.geteuid():
+        os.fchmod(descriptor, mode)
+    _narrow(folder, mode, descriptor)
+
+
+def make_file(path: Path) -> None:
+    """Create an empty private file if there is none. Raises OSError: it cannot be created."""
+    try:
+        descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    try:
+        os.fchmod(descriptor, file_mode())
+    finally:
+        os.close(descriptor)
+
+
+def narrow_files(paths: Iterable[Path]) -> None:
+    """Take the rights of others away from our files; links, and files of other owners, are left as they are."""
+    for path in paths:
+        try:
+            descriptor = open_plain(path)
+        except OSError as error:
+            log.debug("%s: its mode stays as it is (%s)", path, error)
+            continue
+        _narrow(path, file_mode(), descriptor)
+
+
+def _narrow(path: Path, max_mode: int, descriptor: int) -> None:
+    try:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid == os.geteuid() and mode & ~max_mode:
+            os.fchmod(descriptor, mode & max_mode)
+    except OSError as error:
+        log.warning("%s: other users may be able to read it, as its mode cannot be changed (%s)", path, error)
+    finally:
+        os.close(descriptor)

@@ -114,15 +114,13 @@ class CgroupSource(Source):
         """Return the state of the cgroups found to have a limit; NoData where there is none."""
         now = self.host.clock.mono()
         population = "" if self._tree is None else _population(self.host, self._tree)
-        if population != self._population:
-            self._due = now
-        if now >= max(self._due, self._not_before):
+        changed = population != self._population
+        if (changed or now >= self._due) and now >= self._not_before:
             tree = self._tree = find_tree(self.host)
             self._paths = [cgroup.path for cgroup in scan(self.host, tree)]
-            ended = self.host.clock.mono()
-            population = _population(self.host, tree)
-            self._due = now + (_RESCAN_SECONDS if population == self._population else _SETTLE_SECONDS)
             self._population = population
+            self._due = now + (_SETTLE_SECONDS if changed else _RESCAN_SECONDS)
+            ended = self.host.clock.mono()
             self._not_before = min(ended + (ended - now) / _SCAN_SHARE, now + _RESCAN_SECONDS)
         if self._tree is None or not self._paths:
             raise NoData(say("no cgroup has a memory limit"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
-import logging
 import math
 import os
 from collections import Counter
@@ -17,8 +15,6 @@ from wslgpud.model import Event, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.kernel_lines import Line, LineParser, parse_line
 from wslgpud.words import cause, say
-
-log = logging.getLogger(__name__)
 
 _PATH = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel does not return partial records
@@ -70,12 +66,6 @@ _COUNTERS = {
 _QUIET_SECONDS = 60.0
 
 
-@functools.cache
-def _log_once(remedy: str) -> None:
-    """Log what all readers of the log in this process lack."""
-    log.info("%s", remedy)
-
-
 class KernelLogSource(Source):
     """Reads /dev/kmsg without blocking: first the rest of this boot's log, then new records.
 
@@ -95,13 +85,8 @@ class KernelLogSource(Source):
         self._lost = 0
         self._disk_told: dict[str, float] = {}
         self._counts: dict[str, Counter[tuple[str, ...]]] = {kind: Counter() for kind in _COUNTERS}
-        for kind, labels in (
-            ("oom_kill", ("global",)),
-            ("oom_kill", ("cgroup",)),
-            ("dxg_notice", ()),
-            ("vmbus_starved", ()),
-        ):
-            self._counts[kind][labels] = 0
+        self._counts["oom_kill"] = Counter({("global",): 0, ("cgroup",): 0})
+        self._counts["dxg_notice"], self._counts["vmbus_starved"] = Counter({(): 0}), Counter({(): 0})
 
     def read(self) -> Sample:
         """Return the counts since boot and the events since the last read; NoData where we have no read permission."""
@@ -150,7 +135,6 @@ class KernelLogSource(Source):
                 "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
                 path=_PATH,
             )
-            _log_once(str(remedy))
             raise NoData(remedy) from error
         except OSError as error:
             # Containers often have the file without the device.

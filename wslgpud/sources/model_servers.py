@@ -68,7 +68,6 @@ class ModelServerSource(Source):
 
     def _prepare(self) -> None:
         self._servers = servers(self.config.sampling.model_servers)
-        self._down: set[str] = set()
 
     def read(self) -> Sample:
         """Return the readings of all servers; NoData where none is configured."""
@@ -80,12 +79,9 @@ class ModelServerSource(Source):
         try:
             page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, max_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
-            if server.name not in self._down:
-                self._down.add(server.name)
-                log.debug("%s: %s", server.name, redaction.without(str(error), [server.address.target]))
+            log.debug("%s: %s", server.name, redaction.without(str(error), [server.address.target]))
             yield Reading(UP, 0, (server.name,))
             return
-        self._down.discard(server.name)
         yield Reading(UP, 1, (server.name,))
         yield from loaded(server.name, page) if page.lstrip()[:1] == b"{" else counted(server.name, page)
 

@@ -26,7 +26,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
 from wslgpud.store import errors, postgresql, schema
@@ -93,7 +93,7 @@ def prepare_folder(path: Path) -> None:
     """
     folder = path.parent
     try:
-        private_files.make_folder(folder)
+        safe_files.make_folder(folder)
     except OSError as error:
         raise errors.UnwritableError(
             "{folder}: cannot be created ({reason}); name another folder in store.path",
@@ -103,7 +103,7 @@ def prepare_folder(path: Path) -> None:
     if path.is_dir():
         raise errors.NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
-    private_files.narrow_files(sorted(folder.glob(f"{glob.escape(path.name)}*")))
+    safe_files.narrow_files(sorted(folder.glob(f"{glob.escape(path.name)}*")))
 
 
 def existing_file(path: Path) -> Path:
@@ -178,7 +178,7 @@ def writer_engine(target: str) -> Engine:
     @event.listens_for(engine, "do_connect")
     def connects(*_: object) -> None:
         try:
-            private_files.make_file(path)  # SQLite gives its log the same mode
+            safe_files.make_file(path)  # SQLite gives its log the same mode
         except OSError as error:
             raise sqlite3.OperationalError(f"unable to open database file: {error}") from error
 

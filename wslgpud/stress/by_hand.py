@@ -19,7 +19,7 @@ from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
-from wslgpud.security import private_files
+from wslgpud.security import safe_files
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.store.records import stress_to_json
 from wslgpud.stress.conditions import Recent
@@ -58,7 +58,7 @@ class ByHand:
         """Test a card; ``show`` takes the worker's lines. SIGINT and SIGTERM end the run. Raises NoSuchGpuError."""
         try:
             sample = self._gpu(gpu)
-            private_files.make_folder(self._folder)
+            safe_files.make_folder(self._folder)
             ways = self._recent, self._earlier
             runner = Runner(self._host, self._settings, self._folder, *ways, look=self._look_anew)
             set_by_signals(runner.stop)

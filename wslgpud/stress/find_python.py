@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud import optional_packages
-from wslgpud.security import private_files, safe_files
+from wslgpud.security import safe_files
 from wslgpud.security.run_as import Account, Command, UntrustedProgram, account_for, environment
 from wslgpud.security.shapes import of, record, uint
 from wslgpud.sources.processes import PYTHON, TORCH
@@ -67,7 +67,7 @@ class Training(NamedTuple):
 
 def remember(state_folder: Path, training: Training) -> None:
     """Keep the last training. Raises OSError: it cannot be written."""
-    safe_files.put(state_folder / FILE, json.dumps(training._asdict()), mode=private_files.file_mode())
+    safe_files.put(state_folder / FILE, json.dumps(training._asdict()), mode=safe_files.file_mode())
 
 
 def last_training(state_folder: Path) -> Training | None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from wslgpud.security import private_files, safe_files
+from wslgpud.security import safe_files
 from wslgpud.words import MessageError, cause, say
 
 _KEPT_LOGS, _MAX_LOGS = 20, 10_000
@@ -26,8 +26,8 @@ def own_log(folder: Path, command: Sequence[str]) -> tuple[Path, BinaryIO]:
     name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
     new = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
     try:
-        private_files.make_folder(folder)
-        private_files.make_folder(logs)
+        safe_files.make_folder(folder)
+        safe_files.make_folder(logs)
         with safe_files.Folder(logs) as kept:
             # Not by name: a training started twenty builds ago still writes.
             written = {old: _written(kept, old) for old in kept.names(_MAX_LOGS) if old.endswith(".log")}

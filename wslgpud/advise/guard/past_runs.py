@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.advise.guard.usage import RunStats
-from wslgpud.security import private_files, safe_files
+from wslgpud.security import safe_files
 
 NAME = "guard.json"
 #: limit; the oldest entries are dropped
@@ -87,5 +87,5 @@ def save(folder: Path, known: PastRuns) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    private_files.make_folder(folder)
+    safe_files.make_folder(folder)
     safe_files.put(folder / NAME, json.dumps(dataclasses.asdict(known), indent=1))

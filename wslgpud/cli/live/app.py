@@ -30,7 +30,7 @@ from wslgpud.words import MessageError, current, t
 
 
 class _Printable(LineFilter):
-    """Cleans every line before it is drawn: Textual bypasses ``wslgpud.security.terminal``."""
+    """Cleans every line before it is drawn: Textual bypasses ``wslgpud.security.redaction``."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         del background
