@@ -13,7 +13,7 @@ NEWEST = 1_800_000_000.0
 
 
 def grown(
-    seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 7200, *, known: bool = True
+    seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 6000, *, known: bool = True
 ) -> Info:
     """Return the reported size and growth of a history of that many seconds, its tables' sizes being ``known``."""
     oldest = Oldest(raw_wall=None if seconds is None else NEWEST - seconds)

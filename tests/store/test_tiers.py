@@ -85,8 +85,9 @@ def test_a_history_knows_what_it_holds_and_that_it_is_sound(file, clock, made):
         with Reader(str(file)) as reader:
             found = info(reader)
             assert audit(reader, lambda *_: None) == []
-    assert found.samples == 1000 + 666
-    assert (found.oldest.raw_wall, found.newest_wall) == (made.T0, made.T0 + 999)
+    assert found.samples == 900 + 600, "those that are sealed"
+    assert found.oldest.raw_wall == made.T0
+    assert made.T0 + 900 <= found.newest_wall <= made.T0 + 999
     assert found.hosts == ("pc",)
     assert found.bytes_a_sample is None or 0 < found.bytes_a_sample < 400
 

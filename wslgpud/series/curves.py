@@ -90,39 +90,35 @@ def step_for(span_seconds: float, points: int) -> int:
     return next((s for s in STEPS_SECONDS if span_seconds / s <= limit), week * math.ceil(span_seconds / week / limit))
 
 
-def of_use(
-    forecast: Mapping[str, Any], seen: Sequence[tuple[float, float]], now: float, past_seconds: float, columns: int
+def of_use(  # noqa: PLR0913 - a query
+    forecast: Mapping[str, Any],
+    seen: Sequence[tuple[float, float]],
+    now: float,
+    past_seconds: float,
+    columns: int,
+    *,
+    ahead: bool,
 ) -> tuple[list[Curve], float, float, float]:
-    """Return how a memory was used, with start, end and step; as ``with_forecast``. A young history begins late."""
-    total = float(forecast["capacity_bytes"])
-    past = [(wall, share * total) for wall, share in seen if wall >= now - past_seconds]
-    start = min([now - 1.0, *(wall for wall, _ in past)])
-    step = max((now - start) / (2 * columns), (now - start) / (len(past) or 1))
-    curve = Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in past])
-    return [curve], start, now, step
+    """Return how a memory was used and, with ``ahead``, the range of its forecast until it is full.
 
-
-def with_forecast(
-    forecast: Mapping[str, Any], seen: Sequence[tuple[float, float]], now: float, past_seconds: float, columns: int
-) -> tuple[list[Curve], float, float, float]:
-    """Return how a memory filled and the range of its forecast until it is full, with start, end and step.
-
-    ``seen`` holds (time, used share); as much of it counts as lies ahead, or ``past_seconds`` if that is more.
+    With them come start, end and step. ``seen`` holds (time, used share); as much of it counts as lies ahead, or
+    ``past_seconds`` if that is more. A young history begins late.
     """
-    total, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
-    used = total - forecast["headroom_bytes"]
-    ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
-    span = max(ends[-1], 1.0)
+    total, span, foreseen = float(forecast["capacity_bytes"]), 0.0, list[tuple[float, float, float, float]]()
+    if ahead:
+        eta, used = forecast["eta_seconds"], total - forecast["headroom_bytes"]
+        ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
+        span = max(ends[-1], 1.0)
     past = [(wall, share * total) for wall, share in seen if wall >= now - max(span, past_seconds)]
-    start = min([now - span / 4, *(wall for wall, _ in past)])
+    start = min([now - max(span / 4, 1.0), *(wall for wall, _ in past)])
     # At least the time between two samples, else there are only loose dots.
     step = max((now + span - start) / (2 * columns), (now - start) / (len(past) or 1))
-    ahead = [
-        (now + step * n, *(min(total, used + (total - used) * step * n / max(end, step)) for end in reversed(ends)))
-        for n in range(1, int(span / step) + 1)
-    ]
-    curves = [
-        Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in [*past, (now, used)]]),
-        Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
-    ]
+    if ahead:
+        past.append((now, used))
+        foreseen = [
+            (now + step * n, *(min(total, used + (total - used) * step * n / max(end, step)) for end in reversed(ends)))
+            for n in range(1, int(span / step) + 1)
+        ]
+    curves = [Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in past])]
+    curves += [Curve(SeriesRef("ahead"), "bytes", rate=False, points=foreseen)] * ahead
     return curves, start, now + span, step

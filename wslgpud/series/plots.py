@@ -359,8 +359,6 @@ def _families() -> list[str] | None:
         return []
     from matplotlib.font_manager import findSystemFonts, fontManager  # see figure_of
 
-    if families := _known_fonts():
-        return families
     # Fonts installed after matplotlib built its cache. None of Windows': under WSL2 every user may write there, and
     # could plant a malicious font.
     known_paths = {Path(font.fname) for font in fontManager.ttflist}
@@ -368,14 +366,8 @@ def _families() -> list[str] | None:
         if path not in known_paths and path.is_file():
             with contextlib.suppress(OSError, RuntimeError):
                 fontManager.addfont(path)
-    return _known_fonts() or None
-
-
-def _known_fonts() -> list[str]:
-    from matplotlib.font_manager import fontManager  # see figure_of
-
     names = {font.name for font in fontManager.ttflist}
-    return [name for name in _CHINESE if name in names][:1]
+    return [name for name in _CHINESE if name in names][:1] or None
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import codec, engines, postgresql, schema, series_reader
-from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
+from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained
 from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -174,6 +174,7 @@ class Info:
     wal_bytes: int
     free_bytes: int
     tiers: dict[str, int]
+    #: those that are sealed
     samples: int
     oldest: Oldest
     newest_wall: float | None
@@ -181,9 +182,9 @@ class Info:
 
     @property
     def bytes_a_sample(self) -> float | None:
-        """Size of a stored sample, without the summaries, which outlast it."""
-        raw = self.tiers.get("samples, sealed", 0) + self.tiers.get("samples, newest", 0)
-        return raw / self.samples if raw and self.samples else None
+        """Size of a sealed sample, without the summaries, which outlast it."""
+        sealed = self.tiers.get("samples, sealed", 0)
+        return sealed / self.samples if sealed and self.samples else None
 
     @property
     def bytes_a_day(self) -> float | None:
@@ -199,13 +200,12 @@ def info(reader: Reader) -> Info:
     with reader.connected() as connection:
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         count = connection.scalar(select(func.count()).select_from(schema.series)) or 0
-        newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
-        batch = schema.batch.c
-        last = connection.execute(select(batch.ms, batch.data).order_by(batch.ms.desc()).limit(1)).first()
-        with gap("the newest ticks"):
-            series = {} if last is None else codec.parsed(last.ms, last.data).series
-            newest = max((times[-1] for times, _ in series.values()), default=newest)
-        samples = _samples(connection)
+        samples = connection.scalar(select(func.sum(schema.chunk.c.samples))) or 0
+        ends = (
+            connection.scalar(select(func.max(schema.chunk.c.high_ms))),
+            connection.scalar(select(func.max(schema.batch.c.ms))),
+        )
+    newest = max((ms for ms in ends if ms is not None), default=None)
     tiers, total, free = _sizes(reader)
     path = reader.path
     aside = path.parent.glob(f"{path.name}.damaged-*Z") if path is not None else ()
@@ -222,14 +222,6 @@ def info(reader: Reader) -> Info:
         newest_wall=None if newest is None else newest / 1000,
         set_aside=tuple(sorted(aside)),
     )
-
-
-def _samples(connection: Connection) -> int:
-    batch, total = schema.batch.c, connection.scalar(select(func.sum(schema.chunk.c.samples))) or 0
-    for ms, data in connection.execute(select(batch.ms, batch.data).where(schema.unsealed)):
-        with gap("ticks from %d on", ms):
-            total += sum(len(times) for times, _ in codec.parsed(ms, data).series.values())
-    return total
 
 
 def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:

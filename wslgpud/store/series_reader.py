@@ -8,8 +8,7 @@ from itertools import chain, islice, repeat
 from operator import itemgetter, le, truediv
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, func, literal, select, text
-from sqlalchemy import cast as cast_to
+from sqlalchemy import Connection, TextClause, bindparam, select, text
 
 from wslgpud.model import Number
 from wslgpud.store import schema
@@ -45,21 +44,17 @@ class Asked(NamedTuple):
         return schema.row_range(self.number >> schema.SERIES_BITS)
 
 
-_series = schema.series.c
-_named = schema.series.join(schema.host, schema.host.c.id == _series.host)
-_place = func.row_number().over(partition_by=(_series.host, _series.metric), order_by=_series.labels)
-_LISTED = select(
-    schema.host.c.name, _series.host, _series.metric, _series.kind, _series.labels, _place.label("place")
-).select_from(_named)
-_REFS = (
-    select(_series.id, _series.divisor, _series.metric, _series.labels, schema.host.c.name)
-    .select_from(_named)
-    .where(_series.id.in_(bindparam("numbers", expanding=True)))
-)
-
-
-_chunk, _batch = schema.chunk.c, schema.batch.c
 # As text: SQLAlchemy takes four times as long to build and compile such a statement as to execute it.
+_LISTED = text("""
+    SELECT name, metric, kind, labels FROM (
+        SELECT h.name, s.host, s.metric, s.kind, s.labels,
+            row_number() OVER (PARTITION BY s.host, s.metric ORDER BY s.labels) AS place
+        FROM series s JOIN host h ON h.id = s.host WHERE :host IN ('', h.name)
+    ) every WHERE place <= :limit ORDER BY host, metric, labels""")
+_REFS = text(
+    "SELECT s.id, s.divisor, s.metric, s.labels, h.name FROM series s JOIN host h ON h.id = s.host"
+    " WHERE s.id IN :numbers"
+).bindparams(bindparam("numbers", expanding=True))
 _OF = text(
     "SELECT s.id, s.kind, s.divisor FROM series s JOIN host h ON h.id = s.host"
     " WHERE h.name = :host AND s.metric = :metric AND s.labels = :labels ORDER BY s.id"
@@ -75,6 +70,24 @@ _OURS_NEWEST = (
 )
 _UNSEALED = text(f"SELECT ms, data {_OURS_NEWEST} AND ms BETWEEN :start - {PERIOD_MS} AND :end ORDER BY id")
 _FIRST_NEWEST = text(f"SELECT ms {_OURS_NEWEST} ORDER BY id LIMIT 1")
+_LAST_NEWEST = text(f"SELECT ms, data {_OURS_NEWEST} ORDER BY id DESC LIMIT {LATEST_BATCHES}")
+_LAST_SEALED = text("SELECT id, data FROM chunk WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT 1")
+
+
+def _of_tier(query: str) -> dict[Tier, TextClause]:
+    """Return a query of summaries for each tier."""
+    return {tier: text(query.format(table=tier.table.name, width=tier.part_seconds)) for tier in (MINUTES, HOURS)}
+
+
+# not "min(part)", which would read all of them
+_FIRST_PART = _of_tier("SELECT part FROM {table} WHERE series BETWEEN :low AND :high ORDER BY part LIMIT 1")
+_LAST_PART = _of_tier("SELECT max(part) FROM {table}")
+#: parts are looked up by key, never scanned
+_STEPS = _of_tier("""
+    WITH RECURSIVE asked (part) AS (
+        SELECT CAST(:first AS BIGINT) UNION ALL SELECT part + {width} FROM asked WHERE part + {width} <= :last
+    )
+    SELECT r.* FROM asked JOIN {table} r ON r.part = asked.part AND r.series = :series""")
 
 
 def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_wall: float) -> list[Asked]:
@@ -86,10 +99,8 @@ def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_
 
 def listed(connection: Connection, host: str, limit: int) -> Iterator[tuple[SeriesRef, str]]:
     """Yield each series (of one machine if named) with its kind, up to a limit per metric."""
-    every = (_LISTED.where(schema.host.c.name == host) if host else _LISTED).subquery().c
-    query = select(every.name, every.metric, every.kind, every.labels).where(every.place <= limit)
-    query = query.order_by(every.host, every.metric, every.labels)
-    with connection.execute(query.execution_options(stream_results=True, max_row_buffer=500)) as rows:
+    options = {"stream_results": True, "max_row_buffer": 500}
+    with connection.execute(_LISTED, {"host": host, "limit": limit}, execution_options=options) as rows:
         for name, metric, kind, labels in rows:
             with gap("labels of a series of %s", metric):
                 yield SeriesRef(metric, tuple(json.loads(labels).items()), name), kind
@@ -126,10 +137,8 @@ def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, i
 
 
 def first_part(connection: Connection, tier: Tier, host: int) -> int | None:
-    of = tier.table.c
-    # ``min`` would read all of them
-    first = select(of.part).where(schema.of_host(tier.table, host)).order_by(of.part).limit(1)
-    part: int | None = connection.scalar(first)
+    low, high = schema.series_range(host)
+    part: int | None = connection.scalar(_FIRST_PART[tier], {"low": low, "high": high})
     return part and part * 1000
 
 
@@ -243,46 +252,35 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
 
 
 def steps_of(connection: Connection, asked: Asked, tier: Tier) -> list[tuple[int, Summary]]:
-    """Return the summaries of a tier by their beginnings (ms); parts are looked up by key, never scanned."""
-    of, width = tier.table.c, tier.part_seconds
-    ends = [connection.scalar(select(end(of.part))) for end in (func.min, func.max)]
-    if None in ends:
+    """Return the summaries of a tier by their beginnings (ms)."""
+    first, width = first_part(connection, tier, asked.number >> schema.SERIES_BITS), tier.part_seconds
+    if first is None:
         return []
-    first, last = max(ends[0], asked.start_ms // 1000 // width * width), min(ends[1], asked.end_ms // 1000)
-    parts = select(cast_to(literal(first), BigInteger).label("part")).where(literal(first) <= last)
-    part = parts.cte("asked", recursive=True)
-    part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
-    query = select(tier.table).select_from(part).join(tier.table, part.c.part == of.part)
+    words = {
+        "first": max(first // 1000, asked.start_ms // 1000 // width * width),
+        "last": min(connection.scalar(_LAST_PART[tier]), asked.end_ms // 1000),
+        "series": asked.number,
+    }
     # SQLite would sort all, as it does not know that parts come in order
-    rows = sorted(tuples(connection, query.where(of.series == asked.number)), key=itemgetter(0))
+    rows = sorted(tuples(connection, _STEPS[tier], words), key=itemgetter(0))
     low, high = asked.start_ms / 1000, asked.end_ms / 1000
     return [(time * 1000, known) for row in rows for time, known in unpacked(tier, row) if low <= time <= high]
 
 
 def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
     """Return (ms, value) of every series of a host: from the newest batches, else from the end of its newest chunk."""
-    chunks = select(_chunk.id, _chunk.data).where(schema.of_host(schema.chunk, host))
+    low, high = schema.row_range(host)
+    first, _ = schema.series_range(host)
     latest: dict[int, tuple[int, Number]] = {}
-    for newest in connection.execute(chunks.order_by(_chunk.id.desc()).limit(1)):
-        latest = _last_of_chunk(host, newest)
-    return latest | _newest_values(connection, host)
-
-
-def _last_of_chunk(host: int, newest: Any) -> dict[int, tuple[int, Number]]:
-    with gap("chunk %d", newest.id):
-        first, _ = schema.series_range(host)
-        return {first | entry.number: (entry.last_ms, entry.last) for entry in entries_of(newest.data)}
-    return {}
-
-
-def _newest_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
-    condition = schema.of_host(schema.batch, host), schema.unsealed
-    newest = connection.scalar(select(_batch.ms).where(*condition).order_by(_batch.id.desc()).limit(1))
-    rows = select(_batch.ms, _batch.data).where(*condition, _batch.ms >= (newest or 0) - LATEST_MS)
-    latest: dict[int, tuple[int, Number]] = {}
-    for ms, data in connection.execute(rows.order_by(_batch.id.desc()).limit(LATEST_BATCHES)).all()[::-1]:
-        with gap("ticks from %d on", ms):
-            latest |= {series: (times[-1], values[-1]) for series, (times, values) in parsed(ms, data).series.items()}
+    for number, sheet in connection.execute(_LAST_SEALED, {"low": low, "high": high}):
+        with gap("chunk %d", number):
+            latest = {first | entry.number: (entry.last_ms, entry.last) for entry in entries_of(sheet)}
+    newest = connection.execute(_LAST_NEWEST, {"low": low, "high": high}).all()
+    for ms, data in reversed(newest):
+        if ms >= newest[0].ms - LATEST_MS:
+            with gap("ticks from %d on", ms):
+                values = parsed(ms, data).series.items()
+                latest |= {series: (times[-1], values[-1]) for series, (times, values) in values}
     return latest
 
 
@@ -299,9 +297,10 @@ def processes(
     connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
 ) -> Iterator[tuple[int, Sequence[Any]]]:
     """Return (ms, rows as in ``schema.batch``) between two moments."""
-    sealed = select(_chunk.id, _chunk.processes).where(_chunk.high_ms >= start_ms, _chunk.low_ms <= end_ms)
-    sealed = sealed.where(_chunk.processes.is_not(None))
-    newest = select(_batch.ms, _batch.data).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms), schema.unsealed)
+    chunk, batch = schema.chunk.c, schema.batch.c
+    sealed = select(chunk.id, chunk.processes).where(chunk.high_ms >= start_ms, chunk.low_ms <= end_ms)
+    sealed = sealed.where(chunk.processes.is_not(None))
+    newest = select(batch.ms, batch.data).where(batch.ms.between(start_ms - PERIOD_MS, end_ms), schema.unsealed)
     for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
         own_rows = query.where(ours(connection, table)).order_by(table.c.id)
         for which, given in connection.execute(own_rows):

@@ -94,7 +94,7 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
 def _curve(view: RowContext, height: int) -> Iterator[RenderableType]:
     """Draw how a memory filled: what runs out with its forecast until it is full, else what the verdict is about."""
     from wslgpud.cli.chart import chart
-    from wslgpud.series.curves import of_use, with_forecast  # imports the database
+    from wslgpud.series.curves import of_use  # imports the database
 
     shown = view.growing or view.subject
     if shown is None:
@@ -104,8 +104,8 @@ def _curve(view: RowContext, height: int) -> Iterator[RenderableType]:
     seen = [(now + at - mono, share) for at, share in points]
     if not view.growing and len(seen) < _MIN_POINTS:
         return
-    drawn = with_forecast if view.growing else of_use
-    curves, start, end, step = drawn(shown, seen, now, view.shown.span_seconds, view.width)
+    span, ahead = view.shown.span_seconds, view.growing is not None
+    curves, start, end, step = of_use(shown, seen, now, span, view.width, ahead=ahead)
     title = template("{resource} used, and its forecast") if view.growing else template("{resource} used")
     yield rows.rule(t(title, resource=shown["resource"]), view.width)
     total = float(shown["capacity_bytes"])
