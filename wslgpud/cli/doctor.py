@@ -94,13 +94,10 @@ def print_findings(
     """Print the findings; ``everything`` includes the good ones in full."""
     console = console or Console()
     for state, (mark, style) in MARKS.items():
-        group = [finding for finding in findings if finding.state == state]
-        if state in ("problem", "note"):
+        group, full = [finding for finding in findings if finding.state == state], state in ("problem", "note")
+        if full or everything:
             for finding in group:
-                _print_full(console, finding)
-        elif everything:
-            for finding in group:
-                _print_line(console, finding)
+                _print(console, finding, full=full)
         elif group and state != "not applicable":
             titles = current().listed(finding.title for finding in group)
             console.print(_hanging(Text(mark, style), _titled(current().label("finding", state), style, titles)))
@@ -118,7 +115,7 @@ def print_brief(findings: Sequence[CheckResult]) -> None:
     console = Console()
     for finding in findings:
         if finding.state == "problem":
-            _print_line(console, finding)
+            _print(console, finding, full=False)
     if counts := _counts(findings):
         console.print(Text(t("{counts}: {command} says what to do.", counts=counts, command=f"{called()} doctor")))
 
@@ -131,18 +128,17 @@ def _counts(findings: Sequence[CheckResult]) -> tuple[Message, ...]:
     )
 
 
-def _print_full(console: Console, finding: CheckResult) -> None:
-    _print_line(console, finding)
-    console.print(_hanging(Text(" "), Text(current().text(finding.why), "dim")))
-    for line in current().text(finding.remedy).splitlines():
+def _print(console: Console, finding: CheckResult, *, full: bool) -> None:
+    """Print a finding, in full with its importance and its remedy."""
+    (mark, style), words = MARKS[finding.state], current()
+    console.print(_hanging(Text(mark, style), _titled(words.text(finding.title), style, words.text(finding.found))))
+    if not full:
+        return
+    console.print(_hanging(Text(" "), Text(words.text(finding.why), "dim")))
+    for line in words.text(finding.remedy).splitlines():
         # Commands are meant to be copied: they are not wrapped.
         console.print(Text.assemble("  ", (f"→ {line}", "cyan")), soft_wrap=True)
     console.print()
-
-
-def _print_line(console: Console, finding: CheckResult) -> None:
-    (mark, style), words = MARKS[finding.state], current()
-    console.print(_hanging(Text(mark, style), _titled(words.text(finding.title), style, words.text(finding.found))))
 
 
 def _titled(title: str, style: str, text: str) -> Text:

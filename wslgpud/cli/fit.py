@@ -19,8 +19,7 @@ from wslgpud.advise.fit.source import Kind, NamedModel, source_of
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, data_folder, database_of, flag, loaded, option, state_folder
 from wslgpud.cli.console import Console
-from wslgpud.cli.fit_answer import Engine, answered, described, show
-from wslgpud.cli.fit_room import Usable, card_of, given, usable
+from wslgpud.cli.fit_answer import Engine, Usable, answered, card_of, described, given, show, usable
 from wslgpud.config import Config
 from wslgpud.model import GpuSample
 from wslgpud.stress.find_python import NoTorch, find_python

@@ -24,7 +24,7 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.advise.doctor import CheckResult, checking, run
 from wslgpud.advise.doctor.bundle import write
-from wslgpud.advise.doctor.checking import CHECKS, Evidence
+from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.doctor.checks_machine import service
 from wslgpud.advise.doctor.checks_wsl import kernel_log, signs
 from wslgpud.advise.doctor.torches import TorchFacts
@@ -148,67 +148,6 @@ def test_every_problem_on_every_machine_comes_with_a_remedy(name):
         assert finding.remedy or finding.state != "problem", finding
         assert finding.found, finding
         assert str(finding.why).endswith("."), finding
-
-
-def test_ids_never_change_once_they_are_out():
-    """Scripts and forum answers name them: add to this list, take nothing away."""
-    assert {c.id for c in CHECKS} == {
-        "kernel.log",
-        *(
-            f"windows.{part}"
-            for part in ["powershell", "memory", "vm", "gpus", "programs", "size", "paths", "toast", "task"]
-        ),
-        "windows.page_file",
-        "windows.vram_by_process",
-        "gpu.page_file",
-        "gpu.cdi_refresh",
-        "wsl.kernel",
-        "wsl.version",
-        "wsl.systemd",
-        "wsl.stays",
-        "wsl.containers",
-        "wsl.interop",
-        "wsl.relays",
-        "wslconfig.valid",
-        "wslconf.valid",
-        "wslconfig.in_force",
-        "gpu.visible",
-        "gpu.library",
-        "gpu.cuda",
-        "torch.architecture",
-        "torch.kernel",
-        "torch.speed",
-        "torch.pinned",
-        "torch.nightly",
-        "cuda.toolkit",
-        "gpu.desktop",
-        "memory.size",
-        "memory.swap",
-        "memory.thrashing",
-        "memory.killed",
-        "kernel.swappiness",
-        "kernel.overcommit",
-        "kernel.max_map_count",
-        "kernel.inotify",
-        "kernel.pressure",
-        "kernel.memory_cgroup",
-        "memory.limited",
-        "data.windows_drive",
-        "disk.state",
-        "disk.replication",
-        "disk.space",
-        "disk.windows",
-        "clock.daemons",
-        "clock.skew",
-        "docker.nvidia",
-        "rights.kernel_log",
-        "rights.processes",
-        "rights.secrets",
-        "rights.brake",
-        "rights.return_cache",
-        "service.runs",
-    }
-    assert len({c.id for c in CHECKS}) == len(CHECKS)
 
 
 def test_torch_without_kernels_for_the_card_is_a_problem():

@@ -184,17 +184,6 @@ def _waits(row: compare.SettingRow) -> str | Message:
     return say("{setting}={wanted} (now {has})", setting=row.key.name, wanted=wanted, has=has)
 
 
-#: by kind, the worst first: message and remedy
-_SIGNS: dict[str, tuple[str, Message]] = {
-    # Afterwards every terminal ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
-    "init": (template("the kernel killed one of WSL's own processes: {line}"), in_windows("wsl --shutdown")),
-    # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
-    "stall": (
-        template("this VM stalled, as when Windows runs out of memory, its disk hangs or it hibernates: {line}"),
-        say("close programs in Windows, or set a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
-    ),
-    "library": (template("a library of the GPU driver crashed: {line}"), Message(TEMPLATES["driver"]["crash"])),
-}
 #: The daemon warns of these as they happen, in the same words. Connections without memory precede E_UNEXPECTED:
 #: https://github.com/microsoft/WSL/issues/40458
 _RULES: dict[tuple[str, tuple[str, ...]], str] = {
@@ -206,7 +195,23 @@ _RULES: dict[tuple[str, tuple[str, ...]], str] = {
 #: ext4 turns read-only, then the distro does not start (E_UNEXPECTED): https://github.com/microsoft/WSL/issues/8340,
 #: 6220, 6401, 10194, 40450
 _DISK = "disk_failing"
-_WORST_FIRST = ("init", _DISK, *_SIGNS, *_RULES.values())
+_WARNED_OF = {
+    rule: (TEMPLATES["rule"][rule]["title"], Message(TEMPLATES["rule"][rule]["advice"]))
+    for rule in (_DISK, *_RULES.values())
+}
+#: by kind, the worst first: title and remedy
+_SIGNS: dict[str, tuple[str, Message]] = {
+    # Afterwards every terminal ends with "Catastrophic failure": https://github.com/microsoft/WSL/issues/13263, 40458
+    "init": (template("the kernel killed one of WSL's own processes"), in_windows("wsl --shutdown")),
+    _DISK: _WARNED_OF[_DISK],
+    # Windows had no memory left for the VM, or was hibernated: https://github.com/microsoft/WSL/issues/5410, 9972
+    "stall": (
+        template("this VM stalled, as when Windows runs out of memory, its disk hangs or it hibernates"),
+        say("close programs in Windows, or set a smaller memory= below [wsl2] in .wslconfig; then wsl --shutdown"),
+    ),
+    "library": (template("a library of the GPU driver crashed"), Message(TEMPLATES["driver"]["crash"])),
+    **_WARNED_OF,
+}
 
 
 @check("kernel.log", "Signs of a crash", "wsl")
@@ -224,19 +229,11 @@ def signs(machine: Evidence) -> Outcome:
                 kinds += [rule] if rule else []
             for kind in kinds:
                 found.setdefault(kind, []).append(line.text)
-    for kind in (kind for kind in _WORST_FIRST if kind in found):
-        lines = says("{count} line since boot", "{count} lines since boot", count=len(found[kind]))
-        sign, remedy = _told(kind, found[kind][-1][:120])
-        return problem("{sign} ({lines})", remedy, sign=sign, lines=lines)
+    for kind, (title, remedy) in _SIGNS.items():
+        if seen := found.get(kind):
+            lines = says("{count} line since boot", "{count} lines since boot", count=len(seen))
+            return problem("{title}: {line} ({lines})", remedy, title=Message(title), line=seen[-1][:120], lines=lines)
     return good("none since boot")
-
-
-def _told(kind: str, line: str) -> tuple[Message, Message]:
-    if kind in _SIGNS:
-        told, remedy = _SIGNS[kind]
-        return Message(told, {"line": line}), remedy
-    texts = TEMPLATES["rule"][kind]
-    return say("{title}: {line}", title=Message(texts["title"]), line=line), Message(texts["advice"])
 
 
 @check("rights.kernel_log", "Kernel log")
