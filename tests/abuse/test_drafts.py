@@ -38,7 +38,7 @@ def _bundle(file: Path) -> None:
 def _picture(file: Path) -> None:
     pytest.importorskip("matplotlib")
     points = [(0.0, 1.0, None, Level.OK), (1.0, 0.5, None, Level.OK)]
-    plot_replays([("x", {"ram": points})], {}, file)
+    plot_replays([("x", {"ram": points})], file)
 
 
 def _export(file: Path) -> None:

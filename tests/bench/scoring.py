@@ -21,7 +21,7 @@ from wslgpud.risk.headroom import rooms
 from wslgpud.risk.levels import HORIZONS
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import PressureMeter
-from wslgpud.risk.trace import Replay, TruthError, read_trace, replay, trace_name
+from wslgpud.risk.trace import Replay, read_trace, replay, trace_name
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = {Level.WARNING: 15.0, Level.CRITICAL: 5.0}
@@ -48,6 +48,10 @@ class Truth:
         """Return the lead in seconds with which an alarm of that level counts as in time."""
         onset = self.onsets.get(resource, self.onset)
         return min(NEEDED_SECONDS[level], 0.5 * (self.events[resource] - onset))
+
+
+class TruthError(ValueError):
+    """A truth file cannot be read; the message names it and the reason."""
 
 
 def read_truth(path: Path) -> Truth:

@@ -8,6 +8,7 @@ from tests.bench.scoring import (
     BASELINE_NAMES,
     Score,
     Truth,
+    TruthError,
     alarms,
     brier,
     interval,
@@ -16,7 +17,7 @@ from tests.bench.scoring import (
     run_baseline,
 )
 from wslgpud.model import Level
-from wslgpud.risk.trace import TruthError, read_trace
+from wslgpud.risk.trace import read_trace
 
 
 def test_the_table_shows_the_engine_beside_the_simple_rules(capsys):

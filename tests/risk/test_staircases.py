@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from wslgpud.risk.levels import Danger
-from wslgpud.risk.staircases import StepLedger, _alike, _Step
+from wslgpud.risk.staircases import StepLedger, _Step
 
 
 def fed(*used: float) -> list[tuple[float, float, float, float]]:
@@ -217,9 +217,8 @@ def test_large_blocks_are_a_stack_while_another_does_not_fit(
 
 
 def test_the_next_step_is_like_the_last_two_or_it_is_not() -> None:
-    assert _alike(0.1, [0.5, 0.081, 0.124])
-    assert not _alike(0.1, [0.1, 0.1, 0.079])
-    assert not _alike(0.1, [0.1, 0.126, 0.1])
+    found = [staircase(TENS, (0.1, 0.1, before, 0.1), 0.3) for before in (0.081, 0.124, 0.079, 0.126)]
+    assert [danger and danger.alike for danger in found] == [True, True, False, False]
 
 
 def test_while_a_rise_goes_on_there_is_neither() -> None:

@@ -51,14 +51,13 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_timeline(replayed(), {"ram": 45.04})
-    caption, used, levels, event, *changes = shown(capsys)
+def test_a_recording_is_shown_with_its_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_timeline(replayed())
+    caption, used, levels, *changes = shown(capsys)
 
     assert caption == "trace: 61 samples, 60 s"
     assert re.fullmatch(r"  RAM  used    ▂[▂▃▄▅▆▇█ ]+█", used)
     assert re.fullmatch(r"       level    {12,}-+░+▓+█+", levels)
-    assert event == " " * 44 + "out of memory at 45.0 s ^"
     assert changes == [
         "    12.0 s  info",
         f"    24.0 s  warning   {told(24)}",
@@ -73,7 +72,7 @@ def test_a_recording_is_shown_with_its_event(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_history_is_shown_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_timeline(replayed(start_wall=NOON), {})
+    _print_timeline(replayed(start_wall=NOON))
     lines = shown(capsys)
 
     assert lines[:2] == ["history: 61 samples, 60 s", "  2026-11-20 12:00:00 to 2026-11-20 12:01:00"]

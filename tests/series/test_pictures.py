@@ -77,7 +77,7 @@ def replay() -> None:
         (200.0, 0.1, 20.0, Level.CRITICAL),
         (300.0, 0.0, None, Level.OK),
     ]
-    plots.plot_replays([("leak", {"ram": series})], {"leak": {"ram": 250.0}}, Path("x.svg"))
+    plots.plot_replays([("leak", {"ram": series})], Path("x.svg"))
 
 
 def stress() -> None:

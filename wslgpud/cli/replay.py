@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
@@ -19,7 +19,7 @@ from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, optio
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Observation, Transition
 from wslgpud.risk import forecast_messages, trace
-from wslgpud.risk.trace import Replay, TraceError, TruthError, events_beside, read_trace, trace_name
+from wslgpud.risk.trace import Replay, TraceError, read_trace, trace_name
 from wslgpud.security import safe_files
 from wslgpud.series.plots import plot_replays
 from wslgpud.words import cause, current, say, says, t
@@ -110,23 +110,22 @@ def replay(
     paths = traces or []
     if not since and (until != "now" or not paths):
         raise Fault("name recordings, or the start in your own history with --since")
-    broken: list[TraceError | OSError] = []
-    with _faults():
-        file = picture(plot)
-        results = [trace.replay(trace_name(path), _intact_part(path, broken)) for path in paths]
-        results = [result for result in results if result.samples]
-        if since:
-            results.append(_of_history(database_of(config, state), *span(since, until, time.time())))
-        events = {trace_name(path): events_beside(path) for path in paths}
-        for result in results:
-            if as_json:
-                for change in result.changes:
-                    print(json.dumps(change_row(result.name, change), ensure_ascii=False))
-            else:
-                _print_timeline(result, events.get(result.name, {}))
-        if file is not None and (results or not broken):
-            plot_replays([(result.name, result.points()) for result in results], events, file)
-            warn("{file} is drawn", file=str(file))
+    broken: list[Path] = []
+    file = picture(plot)
+    results = [trace.replay(trace_name(path), _intact_part(path, broken)) for path in paths]
+    results = [result for result in results if result.samples]
+    if since:
+        results.append(_of_history(database_of(config, state), *span(since, until, time.time())))
+    for result in results:
+        if as_json:
+            for change in result.changes:
+                print(json.dumps(change_row(result.name, change), ensure_ascii=False))
+        else:
+            _print_timeline(result)
+    if file is not None and (results or not broken):
+        with writing(file):
+            plot_replays([(result.name, result.points()) for result in results], file)
+        warn("{file} is drawn", file=str(file))
     if broken:
         raise SystemExit(2)
 
@@ -145,20 +144,7 @@ def _of_history(database: str, start_wall: float, end_wall: float) -> Replay:
     return result
 
 
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Report errors in the files in one line."""
-    try:
-        yield
-    except (TraceError, TruthError) as error:
-        raise Fault(cause(error)) from error
-    except OSError as error:
-        if error.filename is None:  # the reader of our output has closed the pipe
-            raise
-        raise Fault("{file}: {reason}", file=str(error.filename), reason=cause(error)) from error
-
-
-def _intact_part(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
+def _intact_part(path: Path, broken: list[Path]) -> Iterator[Observation]:
     """Read a recording as far as possible: a damaged one must not hide the others."""
     begun = False
     try:
@@ -167,7 +153,7 @@ def _intact_part(path: Path, broken: list[TraceError | OSError]) -> Iterator[Obs
             yield observation
             begun = True
     except (TraceError, OSError) as error:
-        broken.append(error)
+        broken.append(path)
         what = cause(error)
         if isinstance(error, OSError):
             what = say("{file}: {reason}", file=str(path), reason=what)
@@ -193,10 +179,10 @@ def change_row(trace: str, change: Transition) -> dict[str, object]:
     }
 
 
-def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
+def _print_timeline(result: Replay) -> None:
     from rich.padding import Padding  # Rich only for display
 
-    from wslgpud.cli.chart import column, key_of, level_strip, pointer, spark
+    from wslgpud.cli.chart import key_of, level_strip, spark
     from wslgpud.cli.console import Console, table_of
 
     console, shown = Console(soft_wrap=True), result.points()
@@ -216,9 +202,6 @@ def _print_timeline(result: Replay, events: Mapping[str, float]) -> None:
         table.add_row(current().resource(resource), t("used"), used)
         levels = level_strip([(at, level) for at, _, _, level in points], start, end, step, columns)
         table.add_row("", t("level"), levels)
-        if (event := events.get(resource)) is not None:
-            caption = t("out of memory at {time} s", time=f"{event:.1f}")
-            table.add_row("", "", pointer(column(event, start, end, columns), caption, columns))
         console.print(Padding.indent(table, 2))
         changes = table_of(">", "<", "~")
         for change in (one for one in result.changes if one.resource == resource):

@@ -50,11 +50,6 @@ class _Snapshot(NamedTuple):
     containers: Mapping[str, int] | None
 
 
-def _linux(ram: RamState | None) -> int | None:
-    """Return the RAM that Linux has touched and not returned, page cache included."""
-    return None if ram is None or ram.free is None else ram.total - ram.free
-
-
 def _grown(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> tuple[int, str]:
     """Return the growth of the session of containers that grew most, in bytes, and its name; one may be new."""
     if before is None or not now:
@@ -101,8 +96,9 @@ def group_name(who: MessageLike) -> str:
 
 
 def _pools(ram: RamState | None) -> dict[str, int]:
-    known = {"tmpfs": ram.shmem, "kernel": ram.slab_unreclaimable, "huge pages": ram.hugepages} if ram else {}
-    known |= {"balloon": -ram.total} if ram else {}
+    if ram is None:
+        return {}
+    known = {"tmpfs": ram.shmem, "kernel": ram.slab_unreclaimable, "huge pages": ram.hugepages, "balloon": -ram.total}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -159,17 +155,17 @@ class Attribution:
             if grown > 0:
                 groups.setdefault(short_name(process), []).append((grown, process))
         sums = Counter({name: sum(grown for grown, _ in members) for name, members in groups.items()})
-        for name, grown in sums.most_common(1):
-            if grown / lost >= CULPRIT_SHARE:
-                share = min(1.0, grown / lost)
-                most, process = max(groups[name], key=lambda item: item[0])
-                if len(groups[name]) == 1 or most >= 0.7 * grown:
-                    return Culprit(full_name(name, process.pid), "process", most / seconds, share, process.pid)
-                group = Message(GROUP, {"count": len(groups[name]), "name": name})
-                return Culprit(group, "group", grown / seconds, share)
+        name, grown = max(sums.items(), key=itemgetter(1), default=("", 0))
+        if grown >= CULPRIT_SHARE * lost:
+            share = min(1.0, grown / lost)
+            most, process = max(groups[name], key=itemgetter(0))
+            if len(groups[name]) == 1 or most >= 0.7 * grown:
+                return Culprit(full_name(name, process.pid), "process", most / seconds, share, process.pid)
+            group = Message(GROUP, {"count": len(groups[name]), "name": name})
+            return Culprit(group, "group", grown / seconds, share)
         then = _pools(before.ram)
         pools = {pool: value - then[pool] for pool, value in _pools(now.ram).items() if pool in then}
-        pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
+        pool, grown = max(pools.items(), key=itemgetter(1), default=("", 0))
         if grown >= CULPRIT_SHARE * lost:
             return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost))
         if sums.total() >= CULPRIT_SHARE * lost:
@@ -183,11 +179,13 @@ class Attribution:
 
     def windows_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
         """Return the cause of Windows' loss of memory: this VM, a session of WSL's containers, or Windows' programs."""
-        before, used = self._before(now.t - max(window, 5.0)), _linux(now.ram)
-        if before is None or (then := _linux(before.ram)) is None or used is None or lost_rate <= 0:
+        before, ram = self._before(now.t - max(window, 5.0)), now.ram
+        if before is None or before.ram is None or ram is None or None in (before.ram.free, ram.free) or lost_rate <= 0:
             return NOBODY
         lost = lost_rate * (now.t - before.t)
-        share = max(0.0, min(1.0, (used - then) / lost))
+        # Linux holds what it has touched and not returned, page cache included.
+        taken = (ram.total - (ram.free or 0)) - (before.ram.total - (before.ram.free or 0))
+        share = max(0.0, min(1.0, taken / lost))
         grown, session = _grown(before.containers, now.containers)
         held = min(1.0 - share, grown / lost)
         if share >= max(CULPRIT_SHARE, held):
@@ -233,12 +231,12 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     return held | {(_IN_WINDOWS, program.name): program.used_bytes for program in gpu.in_windows}
 
 
-def _unlisted_bytes(before: Sequence[GpuProcess] | None, newcomer: GpuProcess) -> int:
+def _unlisted_bytes(before: Sequence[GpuProcess], newcomer: GpuProcess) -> int:
     """Return the most that a Windows program held while Windows' list, of the largest only, did not name it."""
-    if before is None:  # nothing is known of the time before the first list
+    if not before:  # nothing is known of the time before the first list
         return newcomer.used_bytes or 0
     earlier = {one.name: one.used_bytes or 0 for one in before}
-    return earlier.get(newcomer.name, min(earlier.values(), default=0))
+    return earlier.get(newcomer.name, min(earlier.values()))
 
 
 def _holder_name(holder: _Holder, now: Observation) -> MessageLike:
@@ -271,7 +269,7 @@ class GpuAttribution:
     def __init__(self) -> None:
         self._held: dict[_Holder, list[tuple[float, int]]] = {}
         self._since: dict[_Holder, float] = {}
-        self._in_windows: tuple[GpuProcess, ...] | None = None
+        self._in_windows: tuple[GpuProcess, ...] = ()
         self._unlisted: dict[_Holder, int] = {}
         self._measured = False
         self.suspects = CardSuspects()
@@ -315,8 +313,7 @@ class GpuAttribution:
                 best, most, seconds = holder, float(used - then), t - then_t
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
-            share = min(1.0, rate / lost_rate)
-            return _measured(best, now, rate, share)
+            return _measured(best, now, rate, min(1.0, rate / lost_rate))
         silent = [holder for holder, used in present.items() if used is None]
         hidden = bool(silent) or (now.wsl and not gpu.processes)
         if hidden and window > 0 and (suspect := self.suspects.likeliest(now, gpu, window)) is not None:
@@ -331,11 +328,9 @@ class GpuAttribution:
     def holder(self, now: Observation, gpu: GpuSample) -> Culprit:
         """Return who holds, or probably holds, most of a full card."""
         held = {holder: used for holder, used in _holders(gpu).items() if used}
-        if not held:
-            return self.culprit(now, gpu, 0.0, 0.0)
-        most = max(held, key=lambda holder: held[holder])
+        most = max(held, key=held.__getitem__, default=None)
         # Under WSL2 the use of programs here may be unknown: then only a program with half of it holds most for sure.
-        if most[0] == _IN_WINDOWS and held[most] < (gpu_used(gpu) or 0) / 2:
+        if most is None or (most[0] == _IN_WINDOWS and held[most] < (gpu_used(gpu) or 0) / 2):
             return self.culprit(now, gpu, 0.0, 0.0)
         return _measured(most, now)
 

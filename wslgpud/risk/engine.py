@@ -116,10 +116,8 @@ class RiskEngine:
                 self._holders.of,
                 self._holders.known,
             )
-            old = tracker.hysteresis.level
             view = tracker.update(t, room, around)
-            forecast = self._forecast(observation, room, tracker, view, wish, changed=view.level != old)
-            seen[room.resource] = _Last(room.key, t, forecast)
+            seen[room.resource] = _Last(room.key, t, self._forecast(observation, room, tracker, view, wish))
         unseen = {} if self._last.keys() <= seen.keys() else dict(self._unseen(observation, seen, pressure))
         now = seen | unseen
         changes = tuple(self._changes(t, wall, now))
@@ -251,15 +249,8 @@ class RiskEngine:
         self._ceilings.recall(key, document)
         self._recalled[key] = (document, age_seconds)
 
-    def _forecast(  # noqa: PLR0913 - all that a forecast is made of
-        self,
-        observation: Observation,
-        room: Room,
-        tracker: Tracker,
-        view: ResourceState,
-        wish: ExpectedPeak | None,
-        *,
-        changed: bool,
+    def _forecast(
+        self, observation: Observation, room: Room, tracker: Tracker, view: ResourceState, wish: ExpectedPeak | None
     ) -> Forecast:
         danger, reported, culprit, peak = view.danger, view.reported, NOBODY, None
         if reported is not None and reported.cause == "expected" and wish is not None:
@@ -267,7 +258,7 @@ class RiskEngine:
         elif reported is not None and reported.cause in ENDINGS:
             culprit = tracker.suspect.ended(observation.t - reported.window_seconds, self.settings)
         elif reported is not None and view.level >= Level.INFO:
-            old = changed or not 0.0 <= observation.t - tracker.culprit_t < CULPRIT_SECONDS
+            old = not 0.0 <= observation.t - tracker.culprit_t < CULPRIT_SECONDS
             if old and reported.cause != "paused":  # the alarm is about the earlier growth, not about current activity
                 tracker.culprit_t, tracker.culprit = observation.t, self._culprit(observation, room, tracker, reported)
                 tracker.suspect.note(tracker.culprit)

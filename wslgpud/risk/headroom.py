@@ -167,7 +167,7 @@ class _Card:
     """The last minute of a card: (time, used bytes), when it was full, and its programs with their names."""
 
     full_t: float = -math.inf
-    seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
+    seen: deque[tuple[float, int]] = field(default_factory=deque)
     programs: Mapping[int, str] = field(default_factory=dict)
     gone: tuple[float, str] | None = None
 
@@ -210,7 +210,9 @@ class Ceilings:
         if ended:
             card.gone = (t, ended[0])
         card.programs = programs
-        self._remember(card, t, used)
+        card.seen.append((t, used))
+        while t - card.seen[0][0] > TREND_SECONDS:
+            card.seen.popleft()
         s = self._settings
         if used >= (1.0 - s.ceiling_reached) * limit:
             card.full_t = t
@@ -226,16 +228,6 @@ class Ceilings:
         self.bytes_by_key.setdefault(key, top)
         self._certainty.setdefault(key, "probable")
         return Failure(f"gpu{gpu.index}", gpu.uuid, top, gone)
-
-    @staticmethod
-    def _remember(card: _Card, t: float, used: int) -> None:
-        seen = card.seen
-        while seen and t - seen[0][0] > TREND_SECONDS:
-            seen.popleft()
-        # Ten samples per second would fill the ring too fast; the maximum of each half second is kept.
-        if len(seen) > 1 and t - seen[-2][0] < 2.0 * TREND_SECONDS / 128:
-            t, used = max(seen.pop(), (t, used), key=lambda pair: pair[1])
-        seen.append((t, used))
 
     def document(self, key: str) -> dict[str, Any]:
         """Return a card's ceiling, to be kept across restarts."""

@@ -7,7 +7,7 @@ grows, so a slope shows nothing; size and regularity of the steps do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -39,9 +39,15 @@ class _Step(NamedTuple):
     height: float
 
 
-def _alike(following: float, sizes: Sequence[float]) -> bool:
-    """Return whether the last two steps were about as large as the following one."""
-    return all(ALIKE * following <= size <= following / ALIKE for size in sizes[-2:])
+class _Next(NamedTuple):
+    """A step that is expected: how surely, when, its usual wait, after how many steps since when, and its size."""
+
+    likely: float
+    eta: float
+    wait: float
+    steps: int
+    size: float
+    began: float
 
 
 class StepLedger:
@@ -86,12 +92,29 @@ class StepLedger:
         """
         if len(self._steps) < MIN_STEPS or self._run_from is not None:
             return None
-        steps, regular = self._steps, self._regular(t, 1.0 - headroom)
-        if not regular:
-            return self._stack(t, headroom, belief)
+        regular = self._regular(t, 1.0 - headroom)
+        awaited = self._next(t, headroom, regular) if regular else self._next_of_stack(t, headroom)
+        if awaited is None:
+            return None
+        believed = belief(1.0 - headroom, awaited.began)
+        return Danger(
+            "steps",
+            awaited.likely * believed,
+            awaited.eta,
+            awaited.wait,
+            early_seconds=max(awaited.eta, awaited.wait),
+            still_seconds=2.5 * awaited.steps * awaited.wait,
+            next_step=awaited.size,
+            last_step=self._steps[-1].size,
+            alike=all(ALIKE * awaited.size <= step.size <= awaited.size / ALIKE for step in [*self._steps][-2:]),
+            belief=believed,
+        )
+
+    def _next(self, t: float, headroom: float, regular: int) -> _Next:
+        """Return the next of so many ``regular`` steps."""
+        steps = self._steps
         sizes = [step.size for step in steps]
         interval = (steps[-1].began - steps[-4].began) / 3.0
-        still = t - steps[-1].ended
         ratio = 1.0
         if sizes[-1] > sizes[-2] > sizes[-3]:
             ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
@@ -106,22 +129,11 @@ class StepLedger:
         count += min(1.0, left / size)
         climbed = sum(sizes[-regular - 1 :])
         likely = min(regular / (regular + count), climbed / (climbed + headroom))
-        eta = max(0.0, interval * max(1.0, count) - still)
-        return Danger(
-            "steps",
-            likely * (believed := belief(1.0 - headroom, steps[-regular - 1].began)),
-            eta,
-            interval,
-            early_seconds=max(eta, interval),
-            still_seconds=2.5 * (regular + 1) * interval,
-            next_step=following,
-            last_step=sizes[-1],
-            alike=_alike(following, sizes),
-            belief=believed,
-        )
+        eta = max(0.0, interval * max(1.0, count) - (t - steps[-1].ended))
+        return _Next(likely, eta, interval, regular + 1, following, steps[-regular - 1].began)
 
-    def _stack(self, t: float, headroom: float, belief: Callable[[float, float], float]) -> Danger | None:
-        """Return the danger of irregular allocations that pile up, once another would not fit; else None.
+    def _next_of_stack(self, t: float, headroom: float) -> _Next | None:
+        """Return the next of irregular allocations that pile up, once another would not fit; else None.
 
         Models, trials of a search, buffers: they are kept, and nothing shows when the next one comes.
         """
@@ -134,19 +146,7 @@ class StepLedger:
         if few or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
             return None
         wait = sum(waits) / len(waits)
-        eta = max(0.0, wait - still)
-        return Danger(
-            "steps",
-            STACK_BELIEF * (believed := belief(1.0 - headroom, last[0].began)),
-            eta,
-            wait,
-            early_seconds=max(eta, wait),
-            still_seconds=2.5 * len(self._steps) * wait,
-            next_step=following,
-            last_step=last[-1].size,
-            alike=_alike(following, [step.size for step in last]),
-            belief=believed,
-        )
+        return _Next(STACK_BELIEF, max(0.0, wait - still), wait, len(self._steps), following, last[0].began)
 
     def _punctual(self) -> bool:
         """Return whether the last steps came at about equal intervals."""

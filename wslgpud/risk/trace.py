@@ -30,8 +30,6 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 1 << 20
 #: size limit of an inflated trace; a sample per second for a month takes half
 MAX_BYTES = 8 << 30
-#: size limit of a truth file; a long one has a few hundred bytes
-_MAX_TRUTH_BYTES = 1 << 20
 #: fields of records with another name in a row, besides bytes, which lose their unit
 _KEYS = {
     "utilization_ratio": "util",  # ratios are percentages in a row
@@ -126,6 +124,8 @@ def _known(records: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(one for one in records if one is not None)
 
 
+#: parts of an observation that are one record each
+_SINGLE = {"ram": model.RamState, "swap": model.SwapState, "vm": model.VmState, "windows": model.RamState}
 #: lists of programs in a card's record -> in its row
 _USERS = {"processes": "procs", "told": "told", "in_windows": "windows_procs"}
 
@@ -138,8 +138,7 @@ def _gpu(row: Row, position: int) -> model.GpuSample | None:
 
 
 def _process(row: Row) -> model.ProcessSample | None:
-    roles = frozenset(_list(row, "roles", str))
-    return _record(model.ProcessSample, row, start_ticks=0, swap_bytes=0, roles=roles)
+    return _record(model.ProcessSample, row, start_ticks=0, swap_bytes=0, roles=frozenset(_list(row, "roles", str)))
 
 
 def _expected(row: Row) -> model.Expected | None:
@@ -164,10 +163,7 @@ def observation_from_row(row: Row, *, wsl: bool = False) -> model.Observation:
     psi = {name: _record(model.PsiState, one) for name, one in stalls.items() if isinstance(one, dict)}
     return model.Observation(
         t=t,
-        ram=_record(model.RamState, _object(row, "ram")),
-        swap=_record(model.SwapState, _object(row, "swap")),
-        vm=_record(model.VmState, _object(row, "vm")),
-        windows=_record(model.RamState, _object(row, "windows")),
+        **{name: _record(kind, _object(row, name)) for name, kind in _SINGLE.items()},
         containers=_sizes(_object(row, "containers")),
         psi={name: state for name, state in psi.items() if state is not None},
         gpus=_known(_gpu(one, position) for position, one in enumerate(_list(row, "gpus", dict))),
@@ -198,8 +194,7 @@ def _gpu_row(gpu: model.GpuSample) -> dict[str, Any]:
 def row_from_observation(observation: model.Observation) -> dict[str, Any]:
     """Turn an observation into one sample of a trace; unknown values are omitted."""
     o = observation
-    single = (("ram", o.ram), ("swap", o.swap), ("vm", o.vm), ("windows", o.windows))
-    always: dict[str, Any] = {key: _row(one) for key, one in single if one is not None}
+    always = {name: _row(one) for name in _SINGLE if (one := getattr(o, name)) is not None}
     always |= {} if o.containers is None else {"containers": dict(o.containers)}
     parts: dict[str, Any] = {
         "psi": {name: _row(state) for name, state in o.psi.items()},
@@ -311,10 +306,6 @@ def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:
     return {"trace": VERSION, "interval_s": interval_seconds, "host": dict(host)}
 
 
-class TruthError(ValueError):
-    """A truth file cannot be read; the message names it and the reason."""
-
-
 @dataclass(slots=True)
 class Replay:
     """The engine's output for one trace: changes of level, and by resource the forecast of each sample.
@@ -354,23 +345,3 @@ def replay(name: str, observations: Iterable[model.Observation], settings: RiskS
         result.samples += 1
         result.seconds = observation.t - first
     return result
-
-
-def events_beside(path: Path) -> dict[str, float]:
-    """Return when each resource of a trace ran out, from ``NAME.truth.json`` beside it; empty without one.
-
-    Raises:
-        TruthError: it exists, but cannot be read.
-    """
-    beside = path.parent / f"{trace_name(path)}.truth.json"
-    try:
-        with beside.open("rb") as file:
-            rows = json.loads(file.read(_MAX_TRUTH_BYTES))["events"]  # a longer file is cut off and fails to parse
-        times = sorted(((str(row["resource"]), float(row["t"])) for row in rows), reverse=True)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        kind = type(error).__name__
-        said = say("{path}: not a truth file ({kind}: {error})", path=str(beside), kind=kind, error=cause(error))
-        raise TruthError(said) from error
-    return dict(times)  # the first event of each resource

@@ -170,9 +170,11 @@ class Tracker:
         if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
             fits = around.wanted_bytes <= s.expected_too_much * room.headroom
             dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
-        full = self._fullness.update(t, room, alarmed=alarmed)
+        full, before = self._fullness.update(t, room, alarmed=alarmed), self.hysteresis.level
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
+        if view.level != before:
+            self.culprit_t = -math.inf  # found anew
         return view
 
     def _remember(self, t: float, room: Room, used: float) -> None:
@@ -235,12 +237,11 @@ class Tracker:
     def _hit_rate(self, t: float, hits: int | None) -> float:
         if hits is None:
             return 0.0
-        while self._hits and t - self._hits[0][0] > HITS_SECONDS:
-            self._hits.popleft()
         if self._hits and hits < self._hits[-1][1]:
             self._hits.clear()  # the cgroup was recreated
-        if not self._hits or t - self._hits[-1][0] >= HITS_SECONDS / 20:
-            self._hits.append((t, hits))
+        self._hits.append((t, hits))
+        while t - self._hits[0][0] > HITS_SECONDS:
+            self._hits.popleft()
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= HITS_SECONDS / 2 else 0.0
 

@@ -73,15 +73,13 @@ class CardinalityLimiter:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with names without a slot summed up or omitted; usually unchanged."""
-        seen: dict[str, dict[str, None]] = {}
-        allowance: dict[str, int] = {}
+        seen: dict[tuple[str, int], dict[str, None]] = {}
         for report in snapshot.reports:
             if report.sample is not (self._chosen.get(report.name) or (None,))[0]:
                 self._chosen[report.name] = report.sample, _chosen(report.sample)
             for names, name in self._chosen[report.name][1]:
-                seen.setdefault(names.kind, {})[name] = None
-                allowance[names.kind] = names.an_hour
-        refused = {kind: self._refused(kind, allowance[kind], some, snapshot) for kind, some in seen.items()}
+                seen.setdefault((names.kind, names.an_hour), {})[name] = None
+        refused = {kind: self._refused(kind, most, some, snapshot) for (kind, most), some in seen.items()}
         if not any(refused.values()):
             return snapshot
         return replace(snapshot, reports=tuple(_without(report, refused) for report in snapshot.reports))
@@ -110,13 +108,9 @@ def owners(name: str, processes: Iterable[ProcessSample]) -> set[str]:
     """Return the users of a name: those in whose slice the cgroup lies, or who run a program of that name."""
     if own := _SLICE.match(name):
         return {own[1]}
-    return {_user(process) for process in processes if name in (process.name, process.command)}
-
-
-def _user(process: ProcessSample) -> str:
-    """Return the user of a process: by its slice if it has one, as any user may have 65,536 subordinate uids."""
-    own = _SLICE.match(process.cgroup)
-    return own[1] if own else str(process.uid)
+    # A process's slice says more than its uid, as any user may have 65,536 subordinate uids.
+    running = ((_SLICE.match(p.cgroup), p.uid) for p in processes if name in (p.name, p.command))
+    return {own[1] if own else str(uid) for own, uid in running}
 
 
 def _without(report: SourceReport, refused: dict[str, set[str]]) -> SourceReport:

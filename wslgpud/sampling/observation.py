@@ -70,9 +70,8 @@ def _swap(seen: model.Snapshot) -> model.SwapState | None:
     swap = _filled(seen, _SWAP)
     if swap["total"] is None or swap["free"] is None:
         return None
-    for field, spec in (("total", memory.ZRAM_TOTAL), ("free", memory.ZRAM_FREE)):
-        swap[field] = max(0, swap[field] - int(seen.value(spec) or 0))
-    return model.SwapState(**swap)
+    zram = {"total": int(seen.value(memory.ZRAM_TOTAL) or 0), "free": int(seen.value(memory.ZRAM_FREE) or 0)}
+    return model.SwapState(**swap | {field: max(0, swap[field] - size) for field, size in zram.items()})
 
 
 def _windows(seen: model.Snapshot) -> model.RamState | None:
@@ -133,15 +132,11 @@ def _vm(seen: model.Snapshot) -> model.VmState | None:
 
 
 def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
-    def scaled(spec: MetricSpec, factor: int, digits: int | None, *labels: str) -> Any:
-        value = seen.value(spec, resource, *labels)
-        return None if value is None else round(value * factor, digits)
-
+    totals = (seen.value(spec, resource) for spec in (pressure.WAITING_SECONDS, pressure.STALLED_SECONDS))
+    ratios = (seen.value(spec, resource, "10s") for spec in (pressure.WAITING_RATIO, pressure.STALLED_RATIO))
     return model.PsiState(
-        scaled(pressure.WAITING_SECONDS, 1_000_000, None),
-        scaled(pressure.STALLED_SECONDS, 1_000_000, None),
-        scaled(pressure.WAITING_RATIO, 100, 2, "10s"),
-        scaled(pressure.STALLED_RATIO, 100, 2, "10s"),
+        *(None if seconds is None else round(seconds * 1_000_000) for seconds in totals),
+        *(None if ratio is None else round(ratio * 100, 2) for ratio in ratios),
     )
 
 
@@ -236,8 +231,8 @@ def _observation(
         for gpu in _recorded_gpus(young)
     )
     sample = model.Sample(readings=tuple(young), processes=tuple(running), gpus=gpus)
-    report = model.SourceReport("history", "ok", sample, wall, 0.0)
-    return observation_of(model.Snapshot(wall, wall, 0, (report,)))
+    # A stored tick becomes a snapshot again, so that both are turned into observations in one place.
+    return observation_of(model.Snapshot(wall, wall, 0, (model.SourceReport("history", "ok", sample, wall, 0.0),)))
 
 
 def _recorded_gpus(readings: Iterable[model.Reading]) -> Iterator[model.GpuSample]:

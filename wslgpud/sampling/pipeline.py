@@ -192,13 +192,10 @@ class SamplingPipeline:
             self._engine_failures += 1
         self._engine_error = error
         readings = tuple(risk_metrics.readings(assessment.forecasts))
-        # Failures that no run has reported are recorded.
-        texts = TEMPLATES["exhausted"]
-        unreported = (
-            (texts["ended" if failure.program else "freed"], failure._asdict()) for failure in assessment.failures
-        )
-        failed = (Event("vram_exhausted", clock.wall(), text, facts) for text, facts in unreported)
-        events, self.told = (*failed, *self.told), []
+        for failure in assessment.failures:  # no run has reported them
+            text = TEMPLATES["exhausted"]["ended" if failure.program else "freed"]
+            self.told.append(Event("vram_exhausted", clock.wall(), text, failure._asdict()))
+        events, self.told = tuple(self.told), []
         for event in events:
             log.info("%s", event.message)
         return assessment, SourceReport(

@@ -63,15 +63,11 @@ class PlotError(MessageError):
     """A plot cannot be drawn; the message names the remedy."""
 
 
-def plot_replays(
-    replays: Sequence[tuple[str, Mapping[str, Sequence[RiskPoint]]]],
-    events: Mapping[str, Mapping[str, float]],
-    path: Path,
-) -> None:
+def plot_replays(replays: Sequence[tuple[str, Mapping[str, Sequence[RiskPoint]]]], path: Path) -> None:
     """Plot use, forecast and levels over time, one panel per trace and resource.
 
     ``replays`` are (name of the trace, points of each resource: seconds, share of headroom, seconds to exhaustion or
-    None, level); ``events`` gives, by trace and resource, the second at which memory ran out, where known.
+    None, level).
     """
     panels = [(name, resource, series) for name, by in replays for resource, series in by.items() if series]
     if not panels:
@@ -90,14 +86,11 @@ def plot_replays(
             right.plot(*zip(*etas, strict=True), ".", color=INKS["eta"].light, markersize=2)
             right.set_yscale("log")
             right.set_ylabel(t("seconds left (forecast)"), color=INKS["eta"].light)
-        event = events.get(name, {}).get(resource)
-        if event is not None:
-            axes.axvline(event / unit, **MOMENT)
         axes.set_title(t("{title}: {text}", title=name, text=current().resource(resource)), fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_ylabel(t("used (%)"))
         axes.set_xlabel(name_of_unit)
-    legend_of_levels(figure, LEVELS, [{"label": t("out of memory"), **MOMENT}])
+    legend_of_levels(figure, LEVELS, [])
     save(figure, path)
 
 
