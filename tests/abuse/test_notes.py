@@ -19,7 +19,7 @@ from wslgpud.active_runs import announced
 from wslgpud.active_runs.announced import MAX_RUNS, MAX_RUNS_A_USER, TooManyRuns
 from wslgpud.active_runs.notes import Claim
 from wslgpud.advise.guard import past_runs
-from wslgpud.advise.guard.logs import LogError, own_log
+from wslgpud.advise.guard.relay import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.brake.held_jobs import FILE as HELD

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
-from wslgpud.advise.guard.capacity import SweepStep, predict, too_much
 from wslgpud.advise.guard.runner import GuardedRun
-from wslgpud.advise.guard.sweeping import Sweep, tail
-from wslgpud.advise.guard.usage import RunStats, VramWatch
+from wslgpud.advise.guard.sweeping import Sweep, SweepStep, predict, tail, too_much
+from wslgpud.advise.guard.usage import CardUse, RunStats, VramWatch
 from wslgpud.cli.sweep import _print
 from wslgpud.config import Config
 from wslgpud.host import Host
@@ -182,13 +181,12 @@ def test_of_a_command_that_fails_the_last_five_lines_are_shown():
 
 
 @pytest.mark.parametrize(
-    ("start", "peak", "own"),
-    [(2 * GIB, 5 * GIB, 3 * GIB), (5 * GIB, 4 * GIB, 0), (None, 4 * GIB, None), (1, None, None)],
+    ("start", "peak", "own"), [(2 * GIB, 5 * GIB, 3 * GIB), (5 * GIB, 4 * GIB, 0), (None, None, None)]
 )
 def test_the_vram_of_a_value_is_its_peak_beyond_the_use_before(monkeypatch, start, peak, own):
     stats = RunStats(seconds=1.238, peak_bytes=GIB, interrupted=True)
-    stats.vram_start_bytes |= {} if start is None else {1: start}
-    stats.vram_peak_bytes |= {0: 9 * GIB} | ({} if peak is None else {1: peak})
+    cards = [CardUse(0, "GPU-0", 16 * GIB, 0, None, 9 * GIB)]
+    stats.cards = cards if start is None else [*cards, CardUse(1, "GPU-1", 16 * GIB, start, None, peak)]
     monkeypatch.setattr(GuardedRun, "to_end", lambda _: stats)
     sweep = Sweep(Host(), Config(), "echo {}", gpu=1)
     step, interrupted = sweep.step("a b", VramWatch(Host(), Config()), io.BytesIO())

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.hosts.machines import HERE as HOSTS
-from wslgpud.advise.guard.failures import Measured, explanation
+from wslgpud.advise.guard.failures import explanation
+from wslgpud.advise.guard.usage import RunStats
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.sources.kernel_lines import PRECEDES_THE_END
@@ -32,7 +33,7 @@ def kinds(folder: Path) -> list[str]:
 
 
 def _of_output(case: Path, _: Path) -> str:
-    return "\n".join(map(str, explanation(case.read_bytes(), Measured(wsl=True))))
+    return "\n".join(map(str, explanation(case.read_bytes(), RunStats(code=1), wsl=True)))
 
 
 def _of_kernel_log(case: Path, folder: Path) -> str:

@@ -15,10 +15,9 @@ from click.testing import CliRunner
 from tests.page.stage import TRACES
 from wslgpud import training
 from wslgpud.advise.guard import capacity, tree
-from wslgpud.advise.guard.expectations import JobsError, jobs_for
-from wslgpud.advise.guard.past_runs import PastRuns
+from wslgpud.advise.guard.past_runs import JobsError, PastRuns, jobs_for
 from wslgpud.advise.guard.runner import GuardedCommand
-from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
+from wslgpud.advise.guard.usage import CardUse, MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.cli import app
 from wslgpud.cli.guard import _line, _run
 from wslgpud.config import Config, Sampling
@@ -104,7 +103,7 @@ def line(columns: int | None, monkeypatch: pytest.MonkeyPatch, limit: float | No
 
     monkeypatch.setattr(os, "get_terminal_size", width)
     run: Any = types.SimpleNamespace(guarded=GuardedCommand(BUILD, {}, limit), stopped=more.pop("stopped", 0))
-    vram: Any = types.SimpleNamespace(now_bytes={1: 3 * GIB}, peak_bytes={1: 4 * GIB})
+    vram: Any = types.SimpleNamespace(cards=[CardUse(1, CARD, 8 * GIB, 0, 3 * GIB, 4 * GIB)])
     return _line(RunStats(seconds=65.0, **more), MemoryLeft(7 * GIB, 8 * GIB), run, vram)
 
 

@@ -14,9 +14,9 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.active_runs.run_messages import PHASES, headline
 from wslgpud.advise.fit.plan import PRECISIONS, Mode, Optimizer
-from wslgpud.advise.guard.capacity import SweepStep, too_much
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
+from wslgpud.advise.guard.sweeping import SweepStep, too_much
+from wslgpud.advise.guard.usage import CardUse, MemoryLeft, RunStats, VramWatch
 from wslgpud.cli import app, guard, stress_screen, sweep
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
@@ -194,8 +194,7 @@ class TestGuard:
             oom_kills=2,
             biggest=("cc1plus", 3 * GIB),
             saved=[("train.py (pid 7)", 30.0)],
-            vram_peak_bytes={0: 5 * GIB},
-            vram_start_bytes={0: GIB},
+            cards=[CardUse(0, "GPU-0", 16 * GIB, GIB, 2 * GIB, 5 * GIB)],
         )
         guard._sum_up(account, GuardedCommand(["make"], {}), tmp_path)
         guard._sum_up(replace_account(account), GuardedCommand(["make"], {}), tmp_path)
@@ -207,7 +206,7 @@ class TestGuard:
 
     def test_the_line_below_while_it_runs(self) -> None:
         vram = VramWatch(Host(), Config())
-        vram.now_bytes, vram.peak_bytes = {0: GIB}, {0: 2 * GIB}
+        vram._cards = {0: CardUse(0, "GPU-0", 16 * GIB, 0, GIB, 2 * GIB)}
         run = GuardedRun(GuardedCommand(["make"], {}, 3600.0), Host(), None, vram)
         run._stopped = {(1, 1): None, (2, 1): None}
         line = guard._line(RunStats(seconds=75.0, peak_bytes=GIB), MemoryLeft(3 * GIB, 9 * GIB), run, vram)

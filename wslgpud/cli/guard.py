@@ -13,9 +13,9 @@ from rich.cells import chop_cells
 
 from wslgpud import training
 from wslgpud.active_runs.notes import Claim, Note
-from wslgpud.advise.guard import capacity, expectations, logs, past_runs, summary, tree
+from wslgpud.advise.guard import capacity, past_runs, summary, tree
 from wslgpud.advise.guard.past_runs import PastRuns
-from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.relay import Relay, opened_log, own_log
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
 from wslgpud.cli import common
@@ -63,7 +63,7 @@ def guard(
     known = past_runs.load(folder)
 
     def ordered(command: list[str]) -> GuardedCommand:
-        expected, environment, message = expectations.jobs_for(command, host, jobs, known, os.environ)
+        expected, environment, message = past_runs.jobs_for(command, host, jobs, known, os.environ)
         if message:
             _say(message)
         environment = training.environment(environment) if inside else environment
@@ -71,7 +71,7 @@ def guard(
 
     guarded = ordered(command)
     vram = VramWatch(host, loaded(config).config)
-    file, opened = (log, logs.opened(log)) if log else logs.own_log(folder, command)
+    file, opened = (log, opened_log(log)) if log else own_log(folder, command)
     vram.start()
     try:
         with opened as stream:
@@ -92,8 +92,8 @@ def guard(
 def _run(
     guarded: GuardedCommand, host: Host, log: BinaryIO, vram: VramWatch, known: PastRuns, folder: Path, *, inside: bool
 ) -> RunStats:
-    peaks = expectations.peaks(guarded, host, vram, known)
-    for message in expectations.too_large(peaks, host, vram):
+    peaks = past_runs.peaks(guarded, host, vram, known)
+    for message in past_runs.too_large(peaks, host, vram):
         _say(message)
     files, trains = OwnedFiles(host), not inside
     name = capacity.short_name(guarded.command)  # arguments may hold secrets, and everybody may read it
@@ -104,7 +104,8 @@ def _run(
             trains = trains or any(imported_torch(files, process.pid) for process in run.processes)
             relay.show(_line(stats, left, run, vram))
             pids = [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)]
-            used, limit = {"ram": stats.held_bytes, **vram.taken_bytes(vram.now_bytes)}, guarded.timeout_seconds
+            taken = {c.key: max(0, c.now_bytes - c.start_bytes) for c in vram.cards if c.now_bytes is not None}
+            used, limit = {"ram": stats.held_bytes, **taken}, guarded.timeout_seconds
             note.tell(
                 "waits" if run.stopped else "runs",
                 left_seconds=None if limit is None else max(0.0, limit - note.seconds),
@@ -135,7 +136,7 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
 
 def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats) -> PastRuns:
     known = past_runs.load(folder)  # reloaded: others may have ended while this one ran
-    known.learn(capacity.key_of(guarded.command), stats, summary.jobs(guarded))
+    known.learn(capacity.key_of(guarded.command), stats, guarded.jobs)
     try:
         past_runs.save(folder, known)
     except OSError as error:

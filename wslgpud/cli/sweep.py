@@ -10,8 +10,7 @@ from typing import Annotated
 from rich.text import Text
 
 from wslgpud.advise.guard import tree
-from wslgpud.advise.guard.capacity import SweepStep
-from wslgpud.advise.guard.sweeping import Sweep
+from wslgpud.advise.guard.sweeping import Sweep, SweepStep
 from wslgpud.cli import common
 from wslgpud.cli.chart import bar
 from wslgpud.cli.common import Fault, argument, flag, loaded, picture

@@ -17,7 +17,7 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import hearing
-from wslgpud.advise.guard.logs import own_log
+from wslgpud.advise.guard.relay import own_log
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.usage import RunStats
 from wslgpud.cli.guard import _sum_up
@@ -143,14 +143,14 @@ def test_a_full_disk_ends_neither_the_command_nor_its_own_status(tmp_path):
 
 #: runs a command that closes its output, and prints how often it was asked whether it has ended
 COUNTS = """
-import os
+import os, subprocess
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import VramWatch
 from wslgpud.config import Config
 from wslgpud.host import Host
-asked, ended = [], GuardedRun._ended
-GuardedRun._ended = lambda run: asked.append(run) or ended(run)
+asked, ended = [], subprocess.Popen.poll
+subprocess.Popen.poll = lambda child: asked.append(child) or ended(child)
 command = GuardedCommand(["sh", "-c", "exec >&- 2>&-; sleep 3; exit 7"], dict(os.environ))
 with Relay(None, live=False) as relay:
     stats = GuardedRun(command, Host(), relay, VramWatch(Host(), Config())).to_end()

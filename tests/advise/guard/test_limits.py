@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.guard.capacity import (
-    Process,
-    SweepStep,
-    job_bytes,
-    jobs,
-    key_of,
-    predict,
-    reserve,
-    short_name,
-    to_stop,
-    too_much,
-)
+from wslgpud.advise.guard.capacity import Process, job_bytes, jobs, key_of, reserve, short_name, to_stop
+from wslgpud.advise.guard.sweeping import SweepStep, predict, too_much
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, most_bytes
 from wslgpud.host import RecordedHost
 
@@ -174,18 +164,6 @@ def test_a_run_reports_its_last_highest_and_lowest_figures():
     assert (stats.seconds, stats.total_bytes, stats.held_bytes, stats.peak_bytes) == (4.0, 100, 60, 60)
     assert (stats.least_available_bytes, stats.least_at_seconds) == (20, 2.0)
     assert (stats.biggest, stats.compilers, stats.compiler_bytes) == (("python3", 40), {"cc1plus": 30, "cc1": 5}, 30)
-
-
-@pytest.mark.parametrize(
-    ("biggest", "largest", "peak"),
-    [(MIB, None, MIB), (MIB - 1, None, None), (MIB - 1, 5 * MIB, 5 * MIB), (9 * MIB, 5 * MIB, 9 * MIB)],
-)
-def test_a_run_with_only_a_shell_sampled_takes_the_kernels_peak(biggest, largest, peak):
-    stats = RunStats()
-    stats.note(0.1, MemoryLeft(1, 2), [Process(2, 1, "sh", biggest)], biggest)
-    stats.close_brief(largest)
-
-    assert stats.peak_bytes == peak
 
 
 def machine(folder: Path, meminfo: str = "MemTotal: 1048576 kB\nSwapTotal: 1024 kB\n") -> RecordedHost:

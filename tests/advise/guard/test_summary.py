@@ -10,13 +10,20 @@ import pytest
 
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.summary import clock as clock_of
-from wslgpud.advise.guard.usage import RunStats
+from wslgpud.advise.guard.usage import CardUse, RunStats
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _remember, _signal, _sum_up
 from wslgpud.words import Message
 
 GIB = 1 << 30
 LOG = Path("/log")
+
+
+def card(index: int, start_gib: int, peak_gib: int) -> CardUse:
+    made = CardUse(index, f"GPU-{index}", 16 * GIB, start_gib * GIB)
+    made.note(start_gib * GIB)
+    made.note(peak_gib * GIB)
+    return made
 
 
 def summary(stats: RunStats, capfd: pytest.CaptureFixture[str], **environment: str) -> list[str]:
@@ -33,8 +40,7 @@ def test_a_run_is_summed_up_with_all_that_is_known(capfd: pytest.CaptureFixture[
         least_at_seconds=75.0,
         total_bytes=24 * GIB,
         biggest=("cc1plus", 2 * GIB),
-        vram_peak_bytes={1: 9 * GIB, 0: 4 * GIB, 2: 3 * GIB},
-        vram_start_bytes={1: 2 * GIB, 2: 4 * GIB},
+        cards=[card(0, 0, 4), card(1, 2, 9), card(2, 4, 3)],
         explanation=(Message("by its last lines: out of memory"),),
         pauses=2,
         paused_seconds=30.0,
@@ -49,7 +55,7 @@ def test_a_run_is_summed_up_with_all_that_is_known(capfd: pytest.CaptureFixture[
         "biggest program: cc1plus, 2.0 GiB",
         "peak VRAM 4.0 GiB on GPU 0, 4.0 GiB more than before",
         "peak VRAM 9.0 GiB on GPU 1, 7.0 GiB more than before",
-        "peak VRAM 3.0 GiB on GPU 2, 0 KiB more than before",
+        "peak VRAM 4.0 GiB on GPU 2, 0 KiB more than before",
         "compilers had to wait 2 times, 30 s altogether",
         "memory was short after 40 s: asked train.py to save its work",
         "the kernel killed 1 process for lack of memory: try --pause, or --jobs 4",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_room_a_byte_short_makes_the_younger_wait(build: Build) -> None:
 
 
 def test_a_waiting_compiler_is_counted_once_with_its_time(build: Build) -> None:
-    waiting = replace(SECOND, stopped=True)
+    waiting = SECOND._replace(stopped=True)
 
     assert build.sees(FIRST, SECOND, room=0, seconds=10.0) == [("SIGSTOP", 12)]
     assert build.rescued == [12], "whatever becomes of the guard, it is resumed"
@@ -86,10 +85,10 @@ def test_a_compiler_that_ended_while_it_waited_waits_no_longer(build: Build) -> 
 
 
 def test_a_compiler_stopped_by_somebody_else_is_not_resumed(build: Build) -> None:
-    theirs = replace(SECOND, stopped=True)
+    theirs = SECOND._replace(stopped=True)
 
     assert build.sees(FIRST, theirs, room=9 * GIB, seconds=10.0) == []
 
 
 def test_programs_that_are_no_compilers_never_wait(build: Build) -> None:
-    assert build.sees(FIRST, replace(SECOND, name="make"), room=0, seconds=10.0) == []
+    assert build.sees(FIRST, SECOND._replace(name="make"), room=0, seconds=10.0) == []

@@ -1,16 +1,14 @@
-"""Capacity decisions: how many jobs fit, which compilers may run, which value of a sweep still fits. Pure."""
+"""Capacity decisions: how many jobs fit, and which compilers may run. Pure."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from wslgpud.security.redaction import masked, named
 from wslgpud.sources.processes import title
-from wslgpud.words import Fact, Message, say
 
 GIB = 1 << 30
 #: nvcc's cicc takes 2 to 4 GB on big kernels (Dao-AILab/flash-attention#832), a heavy C++ file 1 to 2.
@@ -21,8 +19,6 @@ RESERVE_RATIO, RESERVE_BYTES = 0.05, GIB
 MARGIN = 1.25
 #: Compilers that must have ended before their peaks replace the defaults.
 ENOUGH_SEEN = 3
-#: Margin on top of predictions: allocators take memory in steps.
-CAUTION = 1.05
 
 #: Programs that use the memory; drivers like make, g++ and nvcc only wait.
 _COMPILER = re.compile(
@@ -33,11 +29,11 @@ _COMPILER = re.compile(
 _MAKE_JOBS = re.compile(r"(?:^|\s)(?:-?j|--jobs)(?:=|\s+)?(\d*)(?!\S)")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process of the watched tree; ``bytes`` is its memory, excluding file pages.
 
-    ``shared_bytes`` is additional shared memory (/dev/shm), which others may map as well.
+    ``shared_bytes`` is additional shared memory (/dev/shm), which others may map as well, ``caught`` the mask of the
+    signals for which it has a handler.
     """
 
     pid: int
@@ -46,11 +42,17 @@ class Process:
     bytes: int
     stopped: bool = False
     shared_bytes: int = 0
+    uid: int = 0
+    caught: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
         """Identity that survives the reuse of a pid."""
         return self.pid, self.start_ticks
+
+    def catches(self, number: int) -> bool:
+        """Return whether it has a handler for a signal, so that it is not killed by it."""
+        return bool(self.caught >> (number - 1) & 1)
 
 
 def is_compiler(name: str) -> bool:
@@ -130,56 +132,3 @@ def to_stop(
         elif not process.stopped:
             stop.append(process)
     return stop, go
-
-
-@dataclass(frozen=True, slots=True)
-class SweepStep:
-    """A value and the memory of its run, None where unknown; VRAM in addition to that used before."""
-
-    value: str
-    code: int
-    seconds: float
-    ram_bytes: int | None
-    vram_bytes: int | None
-
-
-def _number(value: str) -> float | None:
-    """Return a value of a sweep as a number, if it is a finite one."""
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
-    """Return the predicted memory of ``value``: on the line through the last two points, at least the last one.
-
-    Memory grows with a batch by a constant for each sample on top of a fixed part; one point determines neither. Where
-    growth accelerates (attention without flash), the last two are the steepest.
-    """
-    known = sorted(points)[-2:]
-    if len(known) < 2 or known[0][0] == known[1][0]:
-        return None
-    (x0, y0), (x1, y1) = known
-    slope = max(0.0, (y1 - y0) / (x1 - x0))
-    return max(y1 if value >= x1 else 0, round(y1 + slope * (value - x1)))
-
-
-def too_much(
-    steps: Sequence[SweepStep], value: str, ram_room_bytes: int, vram_room_bytes: int | None
-) -> Message | None:
-    """Return why the next value will not fit; None: it fits, or is unknown."""
-    new = _number(value)
-    if new is None:
-        return None
-    known = [(x, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0 and (x := _number(s.value)) is not None]
-    ram = predict([(x, ram) for x, ram, _ in known if ram is not None], new)
-    vram = predict([(x, vram) for x, _, vram in known if vram is not None], new)
-    if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
-        need: dict[str, Fact] = {"value": value, "need_bytes": vram, "free_bytes": vram_room_bytes}
-        return say("{value} would take {need_bytes} of VRAM, but only {free_bytes} is free: stopped before it", **need)
-    if ram is not None and ram * CAUTION > ram_room_bytes:
-        need = {"value": value, "need_bytes": ram, "free_bytes": ram_room_bytes}
-        return say("{value} would take {need_bytes} of RAM, but only {free_bytes} is free: stopped before it", **need)
-    return None

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from wslgpud.advise.guard.usage import CardUse, RunStats
 from wslgpud.toml import tomllib
 from wslgpud.words import Message, say, template
 
 #: bytes of output that are examined: a traceback of PyTorch with its message
 TAIL_BYTES = 16 << 10
-#: a card with less of its memory free was full: the next block of a training does not fit
-_FULL_RATIO = 0.05
 #: with less in use nobody can say that VRAM ran out
 _HALF_RATIO = 0.5
 _SIGKILL_STATUS, _SIGBUS_STATUS = 128 + 9, 128 + 7
@@ -38,15 +36,12 @@ _HALF_EMPTY = template(
 )
 _KILLED_FOR_RAM = template("the kernel killed one of its processes: RAM ran out")
 _KILLED = template(
-    "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out; at the "
-    "lowest, {least_bytes} was left"
-)
-_KILLED_UNMEASURED = template(
-    "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out"
+    "one of its processes was killed (SIGKILL), as the kernel does when RAM or a cgroup's limit runs out[; at the "
+    "lowest, {least_bytes} was left]"
 )
 _SHM = template("shared memory (/dev/shm) is full: use fewer workers, or give the container more (--shm-size)")
 #: causes that say VRAM ran out, which a half empty card refutes
-_OF_VRAM = frozenset({"vram", "layers", "library", "segments", "vllm_start"})
+_OF_VRAM = frozenset({"vram", "layers", "segments", "vllm_start"})
 #: cause (see failures.toml) -> advice
 _ADVICE = {
     "card_used_up": template(
@@ -54,7 +49,7 @@ _ADVICE = {
         "which has crashed Windows"
     ),
     "address_space": template(
-        "the driver could not reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
+        "the driver or Windows refused to reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
         "GGML_CUDA_NO_VMM=ON, PyTorch with expandable_segments:False"
     ),
     "pinned": template("the driver could not pin that much RAM: pin_memory=False, or less offload to the CPU"),
@@ -63,7 +58,8 @@ _ADVICE = {
     ),
     "compiler_killed": template("a compiler ran out of RAM: fewer jobs at once (--jobs), or --pause"),
     "vllm_share": template(
-        "less VRAM is free than the share it is told to take: lower gpu_memory_utilization, or free VRAM elsewhere"
+        "less VRAM is free than the share it is told to take: lower gpu_memory_utilization, or free VRAM elsewhere "
+        "(under WSL2, in Windows, too)"
     ),
     "vllm_cache": template(
         "no VRAM is left for the KV cache of that context: a shorter one (max_model_len), or a larger share "
@@ -75,16 +71,16 @@ _ADVICE = {
     ),
     "layers": template("VRAM ran out: fewer layers on the GPU, or a shorter context"),
     "vram": template("VRAM ran out: a smaller batch or a shorter context"),
-    "library": template(
-        "VRAM ran out: a CUDA library found no room for its workspace; a smaller batch or a shorter context"
-    ),
     "on_chip": template("a kernel needs more of the card's on-chip memory than it has, not VRAM: smaller blocks"),
     "arch": template(
         "the program was built without kernels for this card: install a build that has them (for the RTX 50 series, "
         "sm_120: CUDA 12.8 or newer)"
     ),
     "ecc": template("the card's memory has errors that cannot be corrected: 'wslgpud stress' tests it"),
-    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart the machine"),
+    "lost": template(
+        "the card stopped answering, not for lack of memory: power, heat or a fault; restart the machine (under WSL2, "
+        "Windows)"
+    ),
     "timed_out": template(
         "the driver ended a CUDA kernel that ran too long, not for lack of memory: shorter kernels, or no display on "
         "that card"
@@ -96,12 +92,18 @@ _ADVICE = {
         "a CUDA kernel failed, not for lack of memory: the driver was reset, clocks are unstable, or the program has a "
         "fault (CUDA_LAUNCH_BLOCKING=1 shows where)"
     ),
-    "driver": template("the GPU driver does not respond properly, as after its upgrade: restart the machine"),
+    "driver": template(
+        "the GPU driver does not respond properly, as after its upgrade: restart the machine (under WSL2, "
+        "wsl --shutdown in Windows)"
+    ),
     "old_driver": template(
-        "the driver is older than the program's CUDA: update it, or install a build for an older CUDA"
+        "the driver (under WSL2, that of Windows) is older than the program's CUDA: update it, or install a build for "
+        "an older CUDA"
     ),
     "no_cuda": template("the program finds no card, or was built without CUDA: 'wslgpud doctor' shows which"),
-    "system_memory": template("RAM is too small for that model: a smaller one, or more RAM"),
+    "system_memory": template(
+        "RAM is too small for that model: a smaller one, or more RAM (under WSL2, a larger memory= in .wslconfig)"
+    ),
     "shm": _SHM,
     "files": template(
         "too many files were open, not for lack of memory: ulimit -n 65536, or "
@@ -120,53 +122,6 @@ _ADVICE = {
     "heap": template("the program reached its own heap limit, not the machine's: raise --max-old-space-size or -Xmx"),
     "ram": template("the program could not allocate more RAM"),
 }
-#: advice under WSL2 instead
-_IN_WSL = {
-    "address_space": template(
-        "Windows refused to reserve addresses, whatever VRAM is free: llama.cpp runs when built with "
-        "GGML_CUDA_NO_VMM=ON, PyTorch with expandable_segments:False"
-    ),
-    "lost": template("the card stopped answering, not for lack of memory: power, heat or a fault; restart Windows"),
-    "pinned": _REFUSED,
-    "driver": template("the GPU driver does not respond properly, as after an update in Windows: wsl --shutdown there"),
-    "vllm_share": template(
-        "less VRAM is free than the share it is told to take: lower gpu_memory_utilization, or close what holds VRAM "
-        "in Windows"
-    ),
-    "system_memory": template("RAM of the virtual machine is too small for that model: a larger memory= in .wslconfig"),
-    "old_driver": template(
-        "the driver is older than the program's CUDA: update it in Windows, or install a build for an older CUDA"
-    ),
-}
-
-
-class CardUse(NamedTuple):
-    """A card's memory in use during the last seconds, its capacity, and the largest rise between two samples."""
-
-    gpu: int
-    used_bytes: int
-    total_bytes: int
-    rise_bytes: int = 0
-
-    @property
-    def free_bytes(self) -> int:
-        return self.total_bytes - self.used_bytes
-
-    @property
-    def full(self) -> bool:
-        return self.free_bytes < _FULL_RATIO * self.total_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How a failed run stood at its end: exit status as in a shell, least RAM left, OOM kills meanwhile, its cards."""
-
-    code: int = 1
-    wsl: bool = False
-    oom_kills: int = 0
-    least_available_bytes: int | None = None
-    total_bytes: int = 0
-    cards: Sequence[CardUse] = ()
 
 
 class Wording(NamedTuple):
@@ -177,20 +132,20 @@ class Wording(NamedTuple):
     free_bytes: float | None = None
 
 
-def explanation(output: bytes, measured: Measured) -> Iterator[Message]:
+def explanation(output: bytes, stats: RunStats, *, wsl: bool) -> Iterator[Message]:
     """Yield the lines of a summary that say why a run failed; none where nothing is known."""
     wording = recognised(output)
     if wording is not None:
-        yield say("by its last lines: {failure}", failure=_advice(wording, measured))
-    elif measured.code == _SIGKILL_STATUS and not measured.oom_kills:  # the summary counts the kernel's own
-        yield _killed(measured)
-    elif measured.code == _SIGBUS_STATUS:
+        yield say("by its last lines: {failure}", failure=_advice(wording, stats, wsl=wsl))
+    elif stats.code == _SIGKILL_STATUS and not stats.oom_kills:  # the summary counts the kernel's own
+        yield _killed(stats)
+    elif stats.code == _SIGBUS_STATUS:
         yield Message(_SHM)
     if wording is None or wording.cause not in _OF_VRAM:
-        for card in measured.cards:
+        for card in stats.cards:
             if card.full:
                 used = (card.used_bytes, card.total_bytes)
-                yield say("GPU {gpu} was full at the end: {used_bytes} in use", gpu=card.gpu, used_bytes=used)
+                yield say("GPU {gpu} was full at the end: {used_bytes} in use", gpu=card.index, used_bytes=used)
 
 
 def recognised(output: bytes) -> Wording | None:
@@ -210,15 +165,13 @@ def recognised(output: bytes) -> Wording | None:
     return None
 
 
-def _advice(wording: Wording, measured: Measured) -> Message:
+def _advice(wording: Wording, stats: RunStats, *, wsl: bool) -> Message:
     if wording.cause == "killed":
-        return _killed(measured)
-    if wording.cause in _OF_VRAM and _refuted(wording, measured.cards):
-        return Message(_REFUSED if measured.wsl else _HALF_EMPTY)
-    if measured.wsl and wording.asked_bytes and (wording.free_bytes or 0) > wording.asked_bytes:
-        return Message(_REFUSED)
-    said = _IN_WSL.get(wording.cause) if measured.wsl else None
-    return Message(said or _ADVICE[wording.cause])
+        return _killed(stats)
+    if wording.cause in _OF_VRAM and _refuted(wording, stats.cards):
+        return Message(_REFUSED if wsl else _HALF_EMPTY)
+    roomy = wording.asked_bytes and (wording.free_bytes or 0) > wording.asked_bytes
+    return Message(_REFUSED if wsl and (roomy or wording.cause == "pinned") else _ADVICE[wording.cause])
 
 
 def _refuted(wording: Wording, cards: Sequence[CardUse]) -> bool:
@@ -228,15 +181,16 @@ def _refuted(wording: Wording, cards: Sequence[CardUse]) -> bool:
     """
     asked = wording.asked_bytes or 0
     return bool(cards) and all(
-        card.used_bytes + card.rise_bytes < _HALF_RATIO * card.total_bytes and asked < card.free_bytes for card in cards
+        one.used_bytes + one.rise_bytes < _HALF_RATIO * one.total_bytes and asked < one.total_bytes - one.used_bytes
+        for one in cards
     )
 
 
-def _killed(measured: Measured) -> Message:
-    if measured.oom_kills:
+def _killed(stats: RunStats) -> Message:
+    if stats.oom_kills:
         return Message(_KILLED_FOR_RAM)
-    least, total = measured.least_available_bytes, measured.total_bytes
-    return Message(_KILLED, {"least_bytes": (least, total)}) if least is not None else Message(_KILLED_UNMEASURED)
+    least = stats.least_available_bytes
+    return Message(_KILLED, {} if least is None else {"least_bytes": (least, stats.total_bytes)})
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The peaks of earlier runs, in one small file of the user's.
+"""The peaks of earlier runs, in one small file of the user's, and what a command is therefore expected to take.
 
 ``commands`` holds for each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond the use before,
 ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` after an OOM kill (it needs at least its peak
@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wslgpud.advise.guard.usage import RunStats
+from wslgpud.advise.guard import capacity
+from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.usage import RunStats, VramWatch, memory_left, most_bytes
+from wslgpud.host import Host
 from wslgpud.security import safe_files
+from wslgpud.words import Message, MessageError, MessageLike, say, template
 
 NAME = "guard.json"
 #: limit; the oldest entries are dropped
@@ -56,7 +61,7 @@ class PastRuns:
             "seconds": round(stats.seconds, 1),
             "peak_bytes": stats.peak_bytes,
             "compiler_bytes": stats.compiler_bytes,
-            "vram_bytes": stats.vram_taken_bytes,
+            "vram_bytes": {card.key: card.taken_bytes for card in stats.cards},
             "jobs": jobs,
             "code": stats.code,
         }
@@ -89,3 +94,59 @@ def save(folder: Path, known: PastRuns) -> None:
     """
     safe_files.make_folder(folder)
     safe_files.put(folder / NAME, json.dumps(dataclasses.asdict(known), indent=1))
+
+
+class JobsError(MessageError):
+    """A number of jobs is none; the message says how it is written."""
+
+
+def jobs_for(
+    command: Sequence[str], host: Host, jobs: str, known: PastRuns, environ: Mapping[str, str]
+) -> tuple[int, dict[str, str], MessageLike]:
+    """Return a job's expected memory, the environment that limits jobs, and what to say of them. Raises JobsError.
+
+    ``jobs`` is a number, ``auto`` (as many as fit) or ``off``.
+    """
+    left = memory_left(host)
+    remembered = known.compiler_bytes(capacity.key_of(command))
+    expected = capacity.job_bytes(known.compilers, remembered, nvcc=_has_nvcc(environ))
+    if jobs == "off":
+        return expected, dict(environ), ""
+    if jobs != "auto" and not (jobs.isdecimal() and int(jobs)):
+        raise JobsError("--jobs {jobs}: write a number, auto or off", jobs=jobs)
+    processors = len(os.sched_getaffinity(0))
+    fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, processors)
+    chosen = fitting if jobs == "auto" else int(jobs)
+    measured = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each")
+    guessed = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each")
+    facts = {"jobs": chosen, "processors": processors, "free_bytes": left.available_bytes, "job_bytes": expected}
+    message = Message(measured if remembered else guessed, facts)
+    return expected, {**environ, **capacity.limits(chosen, environ)}, message
+
+
+def peaks(guarded: GuardedCommand, host: Host, vram: VramWatch, known: PastRuns) -> dict[str, int]:
+    """Return the command's earlier peaks, up to the capacity of this machine."""
+    key, ram = capacity.key_of(guarded.command), most_bytes(host)
+    most = {} if ram is None else {"ram": ram}
+    found = known.peaks(key, guarded.jobs, most)
+    if found.keys() - {"ram"}:
+        found = known.peaks(key, guarded.jobs, most | {card.key: card.total_bytes for card in vram.first_answer()})
+    return found
+
+
+def too_large(peaks: Mapping[str, int], host: Host, vram: VramWatch) -> Iterator[Message]:
+    """Yield which of the peaks is more than what is free now."""
+    left = memory_left(host)
+    free = {"ram": left.available_bytes + left.swap_bytes}
+    if peaks.keys() - free.keys():
+        free |= {card.key: card.free_bytes for card in vram.first_answer() if card.free_bytes is not None}
+    for what, peak in peaks.items():
+        if peak > (now := free.get(what, peak)):
+            ram = template("an earlier run took {peak_bytes} of memory; {free_bytes} is free now")
+            card = template("an earlier run took {peak_bytes} of VRAM; {free_bytes} is free now")
+            yield say(ram if what == "ram" else card, peak_bytes=peak, free_bytes=now)
+
+
+def _has_nvcc(environ: Mapping[str, str]) -> bool:
+    homes = filter(None, (environ.get("CUDA_HOME"), environ.get("CUDA_PATH"), "/usr/local/cuda"))
+    return any(Path(home, "bin", "nvcc").exists() for home in homes)

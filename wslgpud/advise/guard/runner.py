@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from wslgpud.advise.guard import capacity, tree
 from wslgpud.advise.guard.capacity import Process
-from wslgpud.advise.guard.failures import Measured, explanation
+from wslgpud.advise.guard.failures import explanation
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.host import Host
@@ -23,12 +22,10 @@ from wslgpud.sources.wsl import generation
 #: A compiler allocates hundreds of megabytes per second: with --pause, sample before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
 _ASK_SECONDS = 0.02
+#: If a run shorter than this showed no more than the shell that starts it, the command itself was not sampled.
+_BRIEF_SECONDS, _SHELL_BYTES = 2 * LOOK_SECONDS, 1 << 20
 #: The pause between samples is at least this many times the duration of one.
 _REST = 4
-#: A shorter run has been sampled only a few times, or never.
-_BRIEF_SECONDS = 2 * LOOK_SECONDS
-#: Memory counters lag by some pages for each processor.
-_SURELY = 1.25
 #: Between SIGTERM and SIGKILL: time to remove partial files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
@@ -51,6 +48,12 @@ class GuardedCommand:
     pause: bool = False
     save_signal: signal.Signals | None = None
     compiler_bytes: int = capacity.CXX_BYTES
+
+    @property
+    def jobs(self) -> int | None:
+        """How many jobs it may run at once, if that is limited."""
+        number = self.environment.get("MAX_JOBS", "")
+        return int(number) if number.isdecimal() else None
 
 
 class GuardedRun:
@@ -76,8 +79,6 @@ class GuardedRun:
         self._saved_at = float("-inf")
         self._looked_at = self._started_at = 0.0
         self._child: subprocess.Popen[bytes]
-        self._end: int | None = None
-        self._usage: resource.struct_rusage | None = None
 
     @property
     def stopped(self) -> int:
@@ -92,52 +93,32 @@ class GuardedRun:
         """
         adjust = f"echo {_OOM_SCORE} >/proc/self/oom_score_adj 2>/dev/null"
         line = ["/bin/sh", "-c", f'{adjust}; exec "$@"', "sh", *self.guarded.command]
-        before, own_bytes = memory_left(self.host), tree.most_resident_bytes(self.host)
+        before = memory_left(self.host)
         self._started_at = self._looked_at = self.host.clock.mono()
         with self._signals_pass() as arrived:
             self._child = subprocess.Popen(
                 line, env=dict(self.guarded.environment), stdout=self._relay.stdout, stderr=self._relay.stderr
             )
             self._relay.started()
-            with contextlib.suppress(OSError):  # a kernel before 5.3
-                self._end = os.pidfd_open(self._child.pid)
             try:
                 self._watch(arrived)
             finally:
                 self._let_go()
                 self._rescue.close()
-                if self._end is not None:
-                    os.close(self._end)
         while self._relay.open and self._relay.pump(0.0):
             pass
         stats, code = self.stats, self._child.returncode
         stats.seconds = self.host.clock.mono() - self._started_at
         stats.code = TIMED_OUT if stats.timed_out else 128 - code if code < 0 else code
-        if stats.seconds < _BRIEF_SECONDS:
-            # Before exec, the command was a copy of us, which counts: a smaller peak cannot be seen.
-            # https://man7.org/linux/man-pages/man2/getrusage.2.html
-            largest = self._usage.ru_maxrss << 10 if self._usage else 0
-            stats.close_brief(largest if own_bytes and largest > _SURELY * own_bytes else None)
+        if stats.seconds < _BRIEF_SECONDS and stats.biggest[1] < _SHELL_BYTES:
+            stats.peak_bytes = None
         after = memory_left(self.host)
         if after.total_bytes == before.total_bytes:  # counted for the same group
             stats.oom_kills = after.oom_kills - before.oom_kills
-        stats.vram_peak_bytes = dict(self._vram.peak_bytes)
-        stats.vram_start_bytes = dict(self._vram.start_bytes)
-        stats.vram_taken_bytes = self._vram.taken_bytes(stats.vram_peak_bytes)
+        stats.cards = self._vram.cards
         if stats.code and not stats.timed_out:
-            stats.explanation = tuple(explanation(self._relay.tail, self._measured()))
+            stats.explanation = tuple(explanation(self._relay.tail, stats, wsl=generation(self.host) == 2))
         return stats
-
-    def _measured(self) -> Measured:
-        stats = self.stats
-        return Measured(
-            stats.code,
-            generation(self.host) == 2,
-            stats.oom_kills,
-            stats.least_available_bytes,
-            stats.total_bytes,
-            self._vram.last_cards(),
-        )
 
     def _watch(self, arrived: list[signal.Signals]) -> None:
         most = PAUSE_LOOK_SECONDS if self.guarded.pause else LOOK_SECONDS
@@ -149,30 +130,26 @@ class GuardedRun:
                 # Short runs must be sampled as well, but on a slow machine sampling must not slow the build.
                 every = min(most, (now - self._started_at) / 2)
                 due = now + max(every, _REST * (self.host.clock.mono() - now))
-                if self._ended() and (self._ending_since is None or not processes):
+                if self._child.poll() is not None and (self._ending_since is None or not processes):
                     return
             while arrived:
                 self._pass_signal(arrived.pop(0))
             self._wait(max(0.0, min(due - self.host.clock.mono(), most)))
-            if self._ended():
+            if self._child.poll() is not None:
                 due = 0.0
 
     def _wait(self, seconds: float) -> None:
         """Pass on output for this time; where no process can write any more, wait for the command's end."""
         if self._relay.open:
             self._relay.pump(seconds)
-        elif self._end is not None and self._child.returncode is None:
-            select.select([self._end], [], [], seconds)
-        else:  # only polling shows the end of processes it has left behind
-            time.sleep(min(seconds, _ASK_SECONDS))
-
-    def _ended(self) -> bool:
-        """Return whether the command has ended; its resource usage is lost once it is reaped."""
+            return
         if self._child.returncode is None:
-            pid, status, usage = os.wait4(self._child.pid, os.WNOHANG)
-            if pid:
-                self._child.returncode, self._usage = os.waitstatus_to_exitcode(status), usage
-        return self._child.returncode is not None
+            with contextlib.suppress(OSError):  # a kernel before 5.3
+                end = os.pidfd_open(self._child.pid)
+                select.select([end], [], [], seconds)
+                os.close(end)
+                return
+        time.sleep(min(seconds, _ASK_SECONDS))  # only polling shows the end of processes it has left behind
 
     def _look(self, now: float) -> list[Process]:
         seconds = now - self._started_at
@@ -228,7 +205,7 @@ class GuardedRun:
         if not near or seconds - self._saved_at < _SAVE_AGAIN_SECONDS:
             return
         for process in sorted(processes, key=lambda p: -p.bytes):
-            if tree.catches(self.host, process, number) and tree.send([process], number):
+            if process.catches(number) and tree.send([process], number):
                 self._saved_at = seconds
                 self.stats.saved.append((f"{process.name} (pid {process.pid})", seconds))
                 return

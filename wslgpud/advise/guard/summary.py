@@ -19,9 +19,10 @@ def progress(stats: RunStats, left: MemoryLeft, run: GuardedRun, vram: VramWatch
     yield say("{left_bytes} left", left_bytes=left.available_bytes)
     if stats.peak_bytes is not None:
         yield say("peak {peak_bytes}", peak_bytes=stats.peak_bytes)
-    for index, used in vram.now_bytes.items():
-        peak = vram.peak_bytes[index]
-        yield say("GPU {gpu} {used_bytes}, peak {peak_bytes}", gpu=index, used_bytes=used, peak_bytes=peak)
+    for card in vram.cards:
+        if card.now_bytes is not None:
+            used = {"used_bytes": card.now_bytes, "peak_bytes": card.peak_bytes}
+            yield say("GPU {gpu} {used_bytes}, peak {peak_bytes}", gpu=card.index, **used)
     if run.stopped:
         yield waiting(run.stopped)
 
@@ -42,9 +43,8 @@ def summary(stats: RunStats, guarded: GuardedCommand) -> Iterator[Message]:
         yield say("least left: {room_bytes} ({left_ratio}), after {time}", room_bytes=room, left_ratio=share, time=when)
     if stats.biggest[1]:
         yield say("biggest program: {program}, {size_bytes}", program=stats.biggest[0], size_bytes=stats.biggest[1])
-    for gpu, top in sorted(stats.vram_peak_bytes.items()):
-        own = max(0, top - stats.vram_start_bytes.get(gpu, 0))
-        peaks = {"peak_bytes": top, "gpu": gpu, "own_bytes": own}
+    for card in stats.cards:
+        peaks = {"peak_bytes": card.peak_bytes, "gpu": card.index, "own_bytes": card.taken_bytes}
         yield say("peak VRAM {peak_bytes} on GPU {gpu}, {own_bytes} more than before", **peaks)
     if stats.pauses:
         yield says(
@@ -60,15 +60,9 @@ def summary(stats: RunStats, guarded: GuardedCommand) -> Iterator[Message]:
             "the kernel killed {count} process for lack of memory: try --pause, or --jobs {jobs}",
             "the kernel killed {count} processes for lack of memory: try --pause, or --jobs {jobs}",
             count=stats.oom_kills,
-            jobs=max(1, (jobs(guarded) or 2) // 2),
+            jobs=max(1, (guarded.jobs or 2) // 2),
         )
     yield from stats.explanation
-
-
-def jobs(guarded: GuardedCommand) -> int | None:
-    """Return how many jobs a command may run at once, if that is limited."""
-    number = guarded.environment.get("MAX_JOBS", "")
-    return int(number) if number.isdecimal() else None
 
 
 def clock(seconds: float) -> str:

@@ -9,10 +9,11 @@ import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Container, Iterable
-from pathlib import Path
 
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.host import Host
+from wslgpud.security import exact_signals
+from wslgpud.security.exact_signals import ExactProcess
 from wslgpud.sources import parse_uint
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -47,9 +48,14 @@ def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Pro
     while queue:
         for pid, name, words in children[queue.pop()]:
             queue.append(pid)
+            status = host.read_optional(f"/proc/{pid}/status").splitlines()
+            facts = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
             # RssAnon exists since Linux 4.5; a kernel thread has none of these.
-            own, swapped, shared = _sizes(host, pid, "RssAnon", "VmSwap", "RssShmem")
-            found.append(Process(pid, int(words[19]), name, own + swapped, words[0] in ("T", "t"), shared))
+            numbers = (parse_uint((*facts.get(n, ()), "")[0]) for n in ("RssAnon", "VmSwap", "RssShmem", "Uid"))
+            own, swapped, shared, uid = (number or 0 for number in numbers)
+            caught = int((*facts.get("SigCgt", ()), "0")[0], 16)
+            memory, start, stopped = (own + swapped) << 10, int(words[19]), words[0] in ("T", "t")
+            found.append(Process(pid, start, name, memory, stopped, shared << 10, uid, caught))
     return found
 
 
@@ -65,19 +71,8 @@ def reap_orphans(others: Container[int]) -> None:
 
 def send(processes: Iterable[Process], number: signal.Signals) -> int:
     """Send a signal to exactly these processes and return the number reached; skip those that have ended."""
-    sent = 0
-    for process in processes:
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            handle = os.pidfd_open(process.pid)
-            try:
-                # Check after opening: the pidfd stays with one process, so the result of the check stays valid.
-                stat = Path(f"/proc/{process.pid}/stat").read_bytes()
-                if int(stat.rpartition(b")")[2].split()[19]) == process.start_ticks:
-                    signal.pidfd_send_signal(handle, number)
-                    sent += 1
-            finally:
-                os.close(handle)
-    return sent
+    exact = (ExactProcess(one.pid, one.start_ticks, one.uid) for one in processes)
+    return sum(not exact_signals.send(one, number) for one in exact)
 
 
 class Rescue:
@@ -111,26 +106,3 @@ class Rescue:
             os.close(self._pipe)
             self._shell.wait()
             self._shell = None
-
-
-def catches(host: Host, process: Process, number: signal.Signals) -> bool:
-    """Return whether a process has a handler for a signal, so that it is not killed by it."""
-    try:
-        return bool(int(_status(host, process.pid)["SigCgt"], 16) >> (number - 1) & 1)
-    except (KeyError, ValueError):
-        return False
-
-
-def most_resident_bytes(host: Host) -> int | None:
-    """Return the peak resident size of this process with its present program; None where unknown."""
-    return _sizes(host, "self", "VmHWM")[0] or None
-
-
-def _status(host: Host, pid: int | str) -> dict[str, str]:
-    lines = host.read_optional(f"/proc/{pid}/status").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _sizes(host: Host, pid: int | str, *names: str) -> list[int]:
-    facts = _status(host, pid)
-    return [(parse_uint(facts.get(name, "").removesuffix(" kB")) or 0) << 10 for name in names]

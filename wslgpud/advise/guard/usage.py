@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from wslgpud.advise.guard.capacity import Process, is_compiler
-from wslgpud.advise.guard.failures import CardUse
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
@@ -34,8 +33,8 @@ _FIRST_ANSWER_SECONDS = 15.0
 #: the window of the rate, and the limits of a shortage: time left at that rate, share of the memory
 _RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
 _NEVER_SHORT_RATIO = 0.3
-#: size of the shell that starts the command: with no more, the command itself was never sampled
-_SHELL_BYTES = 1 << 20
+#: a card with less of its memory free was full: the next block of a training does not fit
+_FULL_RATIO = 0.05
 
 
 def most_bytes(host: Host) -> int | None:
@@ -133,12 +132,54 @@ class TreeMemory:
 
 
 @dataclass(slots=True)
+class CardUse:
+    """A card's memory in use during a run: at its start, now (None: unknown), at its peak, and in the last seconds.
+
+    ``free_bytes`` is what its driver would give now.
+    """
+
+    index: int
+    key: str
+    total_bytes: int
+    start_bytes: int
+    now_bytes: int | None = None
+    peak_bytes: int = 0
+    free_bytes: int | None = None
+    last_bytes: deque[int] = field(default_factory=lambda: deque(maxlen=_LAST_SAMPLES))
+
+    def note(self, used_bytes: int) -> None:
+        self.now_bytes = used_bytes
+        self.peak_bytes = max(self.peak_bytes, used_bytes)
+        self.last_bytes.append(used_bytes)
+
+    @property
+    def taken_bytes(self) -> int:
+        """The peak beyond the use at the start."""
+        return max(0, self.peak_bytes - self.start_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """The highest use in the last seconds."""
+        return max(self.last_bytes)
+
+    @property
+    def rise_bytes(self) -> int:
+        """The largest rise between two of the last samples."""
+        return max((later - sooner for sooner, later in pairwise([*self.last_bytes])), default=0)
+
+    @property
+    def full(self) -> bool:
+        """Whether it was full in the last seconds."""
+        return self.total_bytes - self.used_bytes < _FULL_RATIO * self.total_bytes
+
+
+@dataclass(slots=True)
 class RunStats:
     """The figures of a run; ``code`` is the exit status as in a shell, bytes are the watched processes'.
 
     ``held_bytes`` is their last known total, each page counted once; ``peak_bytes`` its peak, None for a run that ended
-    before it was sampled. ``vram_taken_bytes`` is the peak by UUID beyond the use at the start. ``saved`` lists the
-    programs that were asked to save, with the time in seconds; ``explanation`` says why a failed run failed.
+    before it was sampled. ``saved`` lists the programs that were asked to save, with the time in seconds;
+    ``explanation`` says why a failed run failed.
     """
 
     seconds: float = 0.0
@@ -153,9 +194,7 @@ class RunStats:
     biggest: tuple[str, int] = ("", 0)
     compilers: dict[str, int] = field(default_factory=dict)
     compilers_ended: int = 0
-    vram_peak_bytes: dict[int, int] = field(default_factory=dict)
-    vram_start_bytes: dict[int, int] = field(default_factory=dict)
-    vram_taken_bytes: dict[str, int] = field(default_factory=dict)
+    cards: Sequence[CardUse] = ()
     explanation: Sequence[Message] = ()
     pauses: int = 0
     paused_seconds: float = 0.0
@@ -174,16 +213,6 @@ class RunStats:
             self.biggest = max(self.biggest, (process.name, process.bytes), key=lambda one: one[1])
             if is_compiler(process.name):
                 self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
-
-    def close_brief(self, largest_bytes: int | None) -> None:
-        """Complete a run that ended after a few samples, or before the first.
-
-        ``largest_bytes`` is the kernel's peak of its largest process, including mapped files, if useful.
-        """
-        if largest_bytes is not None:
-            self.peak_bytes = max(self.peak_bytes or 0, largest_bytes)
-        elif self.biggest[1] < _SHELL_BYTES:
-            self.peak_bytes = None
 
     @property
     def compiler_bytes(self) -> int:
@@ -217,55 +246,30 @@ class VramWatch:
     def __init__(self, host: Host, config: Config) -> None:
         self._source = GpuSource(host, config)
         self._end, self._answered = threading.Event(), threading.Event()
-        self._gpus: dict[int, GpuSample] = {}
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
         self.start = self._thread.start
-        self.start_bytes: dict[int, int] = {}
-        self.now_bytes: dict[int, int] = {}
-        self.peak_bytes: dict[int, int] = {}
-        self._last_bytes: defaultdict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_LAST_SAMPLES))
+        self._cards: dict[int, CardUse] = {}
 
     @property
     def pid(self) -> int | None:
         """The probe's pid, which is not part of the watched tree."""
         return self._source.probe_pid
 
-    def free_bytes(self, index: int) -> int | None:
-        """Return the card's free memory; waits for its first answer."""
-        gpu = self._cards().get(index)
-        return gpu.free_bytes if gpu else None
+    @property
+    def cards(self) -> list[CardUse]:
+        """The cards, as known so far."""
+        return sorted(self._cards.values(), key=lambda card: card.index)
 
-    def last_cards(self) -> Sequence[CardUse]:
-        """Return each card's highest use during the last seconds, and how fast it rose."""
-        known = {gpu.index: gpu.total_bytes for gpu in self._gpus.values() if gpu.total_bytes}
-        return [
-            CardUse(index, max(used), known[index], max((b - a for a, b in pairwise(used)), default=0))
-            for index, used in self._last_bytes.items()
-            if index in known
-        ]
-
-    def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
-        """Return the use beyond that at the start, in bytes by UUID, of a use by index."""
-        taken = {index: value - self.start_bytes.get(index, value) for index, value in used.items()}
-        return {gpu_key(self._gpus[index]): max(0, value) for index, value in taken.items()}
-
-    def free_by_uuid(self) -> dict[str, int]:
-        """Return each card's free memory; waits for the first answer."""
-        return {gpu_key(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
-
-    def total_by_uuid(self) -> dict[str, int]:
-        """Return each card's total memory; waits for the first answer."""
-        return {gpu_key(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
+    def first_answer(self) -> list[CardUse]:
+        """Return the cards, once they have answered."""
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return self.cards
 
     def stop(self) -> None:
         """End the thread, and its child."""
         self._end.set()
         self._thread.join(2 * _GPU_SECONDS)
         self._source.close()
-
-    def _cards(self) -> dict[int, GpuSample]:
-        self._answered.wait(_FIRST_ANSWER_SECONDS)
-        return dict(self._gpus)
 
     def _run(self) -> None:
         while not self._end.is_set():
@@ -275,15 +279,14 @@ class VramWatch:
             except NoData:
                 self._end.set()
             except SourceError:  # it may come back
-                self.now_bytes = {}
+                for card in self.cards:
+                    card.now_bytes = None
             self._answered.set()
             self._end.wait(_GPU_SECONDS)
 
     def _note(self, gpu: GpuSample) -> None:
-        self._gpus[gpu.index] = gpu
-        used = gpu.used_bytes
-        if used is not None and used <= (gpu.total_bytes or used):
-            self.start_bytes.setdefault(gpu.index, used)
-            self.now_bytes[gpu.index] = used
-            self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), used)
-            self._last_bytes[gpu.index].append(used)
+        used, total = gpu.used_bytes, gpu.total_bytes
+        if used is not None and total and used <= total:
+            card = self._cards.setdefault(gpu.index, CardUse(gpu.index, gpu_key(gpu), total, used))
+            card.note(used)
+            card.free_bytes = gpu.free_bytes
