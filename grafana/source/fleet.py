@@ -32,12 +32,11 @@ _BY = "max by (job, instance)"
 def _now() -> list[Panel]:
     level = f"{_BY} ({metric('verdict_level')})"
     return [
-        figure("Machines", "That respond.", ask(f"sum(up{CHOSEN})", now=True), width=4, decimals=0, colour=NEUTRAL),
+        figure("Machines", "That respond.", ask(f"sum(up{CHOSEN})", now=True), decimals=0, colour=NEUTRAL),
         figure(
             "Unreachable",
             "Targets that Prometheus cannot scrape: off, asleep, or WSL was stopped.",
             ask(f"count(up{CHOSEN} == 0) or count(up{CHOSEN}) * 0", now=True),
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (1, WARNING)),
         ),
@@ -45,7 +44,6 @@ def _now() -> list[Panel]:
             "Warnings",
             "Machines about to run out of memory: warning or worse.",
             ask(f"count({level} >= 2) or count({level}) * 0", now=True),
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (1, WARNING)),
         ),
@@ -53,7 +51,6 @@ def _now() -> list[Panel]:
             "Critical",
             "Those at critical or worse.",
             ask(f"count({level} >= 3) or count({level}) * 0", now=True),
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
@@ -61,7 +58,6 @@ def _now() -> list[Panel]:
             "GPUs",
             "That respond.",
             ask(f"sum({metric('gpu_up')}) or count({level}) * 0", now=True),
-            width=4,
             decimals=0,
             colour=NEUTRAL,
         ),
@@ -69,7 +65,6 @@ def _now() -> list[Panel]:
             "GPUs lost",
             "Listed by the driver, but not responding.",
             ask(f"sum({metric('gpu_lost')}) or count({level}) * 0", now=True),
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
@@ -172,6 +167,7 @@ def _together() -> list[Panel]:
                 "{{instance}}",
             ),
             unit="percentunit",
+            width=12,
             most=1,
         ),
         lines(
@@ -179,6 +175,7 @@ def _together() -> list[Panel]:
             "Share of each card's memory.",
             ask(f"{metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')}", card),
             unit="percentunit",
+            width=12,
             most=1,
         ),
         lines(
@@ -186,9 +183,12 @@ def _together() -> list[Panel]:
             "Share of time in which a kernel ran.",
             ask(metric("gpu_utilization_ratio"), card),
             unit="percentunit",
+            width=12,
             most=1,
         ),
-        lines("GPU power by machine", "Drawn by each board.", ask(metric("gpu_power_watts"), card), unit="watt"),
+        lines(
+            "GPU power by machine", "Drawn by each board.", ask(metric("gpu_power_watts"), card), unit="watt", width=12
+        ),
         bars(
             "Headroom by machine",
             "The smallest share left on any of its resources, and of which.",

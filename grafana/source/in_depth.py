@@ -50,6 +50,7 @@ def memory() -> list[Panel]:
         *(ask(expression, name) for name, (expression, _) in kinds.items()),
         ask(metric("memory_total_bytes"), "RAM"),
         unit="bytes",
+        width=12,
         stacked=True,
     )
     coloured(kind, {name: colour for name, (_, colour) in kinds.items()})
@@ -62,6 +63,7 @@ def memory() -> list[Panel]:
         ask(f"{metric('memory_balloon_bytes')} or {_ALIVE} * 0", "balloon"),
         ask(metric("memory_commit_limit_bytes"), "limit"),
         unit="bytes",
+        width=12,
     )
     return [
         limit_line(kind, "RAM"),
@@ -73,7 +75,6 @@ def memory() -> list[Panel]:
             ask(f"sum({rate(metric('memory_alloc_stalls'))})", "allocation stalls"),
             ask(rate(metric("page_major_faults")), "major faults"),
             unit="cps",
-            width=8,
             soft_most=10,
         ),
         lines(
@@ -86,7 +87,6 @@ def memory() -> list[Panel]:
             ask(rate(metric("memory_reclaim_stolen_pages")), "reclaimed"),
             ask(f"sum by (type) ({rate(metric('memory_refaulted_pages'))})", "refaulted ({{type}})"),
             unit="cps",
-            width=8,
             soft_most=10,
         ),
         lines(
@@ -95,7 +95,6 @@ def memory() -> list[Panel]:
             ask(metric("memory_dirty_bytes"), "waits"),
             ask(metric("memory_writeback_bytes"), "writeback"),
             unit="bytes",
-            width=8,
         ),
         lines(
             "Swap by program",
@@ -103,7 +102,6 @@ def memory() -> list[Panel]:
             ask(f"topk(8, sum by (program) ({metric('program_swap_bytes')}))", "{{program}}"),
             ask(metric("swap_cached_bytes"), "also in RAM"),
             unit="bytes",
-            width=8,
         ),
         _groups(),
     ]
@@ -153,7 +151,6 @@ def machine() -> list[Panel]:
         ask(waiting.format(rate(metric("pressure_stalled_seconds", 'resource="io"'))), "all wait for {{resource}}"),
         unit="percentunit",
         most=1,
-        width=8,
     )
     load = lines(
         "Load",
@@ -163,7 +160,6 @@ def machine() -> list[Panel]:
         *(ask(metric(f"load{minutes}"), f"{minutes} min") for minutes in (1, 5, 15)),
         ask(metric("cpus"), "processors"),
         unit="none",
-        width=8,
     )
     return [
         pressure,
@@ -175,7 +171,6 @@ def machine() -> list[Panel]:
             ask(metric("processes_blocked"), "waiting for a disk"),
             ask(metric("role_processes"), "{{role}}"),
             unit="none",
-            width=8,
             decimals=0,
         ),
         _both_ways("Disk traffic", "Writes are drawn downwards.", "disk_read_bytes", "disk_written_bytes"),
@@ -191,7 +186,6 @@ def machine() -> list[Panel]:
                 for way in ("read", "write")
             ),
             unit="s",
-            width=8,
             soft_most=0.001,
         ),
         lines(
@@ -200,7 +194,6 @@ def machine() -> list[Panel]:
             ask(rate(metric("disk_io_time_seconds")), "{{device}}"),
             unit="percentunit",
             most=1,
-            width=8,
         ),
         _both_ways(
             "Network", "Transmitted data is drawn downwards.", "network_receive_bytes", "network_transmit_bytes"
@@ -218,7 +211,6 @@ def machine() -> list[Panel]:
                 )
             ),
             unit="pps",
-            width=8,
             soft_most=1,
         ),
         _file_systems(),
@@ -233,7 +225,6 @@ def _both_ways(title: str, text: str, come: str, go: str) -> Panel:
         ask(f"-{rate(metric(go))}", "{{device}} out"),
         unit="binBps",
         least=None,
-        width=8,
         fill=10,
     )
 

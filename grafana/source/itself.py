@@ -60,7 +60,6 @@ def _now() -> list[Panel]:
             "Age of the newest sample, as Prometheus sees it.",
             ask(f"time() - max({metric('last_tick_timestamp_seconds')})", now=True),
             unit="s",
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (120, CRITICAL)),
         ),
@@ -103,7 +102,6 @@ def _now() -> list[Panel]:
             "Age of the sample behind the oldest forecast; above 0, it is held because no new sample arrives.",
             ask(f"max({metric('risk_forecast_age_seconds')})", now=True),
             unit="s",
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (HELD_SECONDS, WARNING)),
         ),
@@ -112,7 +110,6 @@ def _now() -> list[Panel]:
             "The kernel's choice when memory runs out (oom_score_adj): below 0 it kills others before this daemon, "
             "at -1000 never the daemon. 0: not protected, as without the systemd service.",
             ask(f"max({metric('oom_score_adjust')})", now=True),
-            width=4,
             decimals=0,
             thresholds=PROTECTED,
         ),
@@ -121,30 +118,23 @@ def _now() -> list[Panel]:
             "Version of NVIDIA's management library, if there is one.",
             ask(f"max by (version) ({metric('gpu_library')}) or on () {no_library}", "{{version}}", now=True),
             names=True,
-            width=4,
             colour=NEUTRAL,
         ),
         figure(
             "Undelivered messages",
             "Messages no channel has accepted yet; many: a channel is down, or quiet hours.",
             ask(f"sum({metric('alert_deliveries_waiting')}) or max({metric('build')}) * 0", now=True),
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (WAITING, WARNING)),
         ),
         figure(
-            "Connections",
-            "Open HTTP connections.",
-            ask(f"max({metric('http_connections')})", now=True),
-            width=4,
-            decimals=0,
+            "Connections", "Open HTTP connections.", ask(f"max({metric('http_connections')})", now=True), decimals=0
         ),
         figure(
             "Exposition time",
             "Time it took to render the metrics the last time.",
             ask(f"max({metric('exposition_duration_seconds')})", now=True),
             unit="s",
-            width=4,
             decimals=1,
         ),
     ]
@@ -165,6 +155,7 @@ def _sampling() -> list[Panel]:
             "How long the last read of each source took. Rises when a driver or a disk hangs.",
             ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"),
             unit="s",
+            width=12,
             fill=0,
             height=9,
         ),
@@ -173,6 +164,7 @@ def _sampling() -> list[Panel]:
             "Age of each source's values at the last sample: some are read rarely by design.",
             ask(f"max by (source) ({metric('source_age_seconds')})", "{{source}}"),
             unit="s",
+            width=12,
             fill=0,
             height=9,
             soft_most=5,
@@ -184,6 +176,7 @@ def _sampling() -> list[Panel]:
             ask(f"max({metric('tick_interval_seconds')})", "planned"),
             ask(f"max({metric('tick_lateness_seconds')})", "lateness"),
             unit="s",
+            width=12,
         ),
         lines(
             "Samples",
@@ -192,13 +185,13 @@ def _sampling() -> list[Panel]:
             ask(rate(metric("store_dropped_ticks")), "dropped"),
             ask(rate(metric("store_dropped_records")), "events and alerts dropped"),
             unit="cps",
+            width=12,
         ),
         lines(
             "NVML process",
             "Starts, hangs and crashes of the child process that queries the driver.",
             *(ask(f"sum({metric(f'gpu_probe_{what}')})", what) for what in ("starts", "hangs", "crashes")),
             unit="none",
-            width=8,
             height=7,
             decimals=0,
         ),
@@ -207,7 +200,6 @@ def _sampling() -> list[Panel]:
             "By NVML's error.",
             ask(rate(metric("gpu_nvml_errors")), "{{error}}"),
             unit="cps",
-            width=8,
             height=7,
             soft_most=1,
         ),
@@ -223,7 +215,6 @@ def _sampling() -> list[Panel]:
                 f"sum({rate(metric('kernel_log_lost_records'))}) or max({metric('build')}) * 0", "lost kernel messages"
             ),
             unit="cps",
-            width=8,
             height=7,
             soft_most=1,
         ),
@@ -233,12 +224,7 @@ def _sampling() -> list[Panel]:
 def _history() -> list[Panel]:
     def since_start(title: str, text: str, name: str, colour: str = CRITICAL) -> Panel:
         return figure(
-            title,
-            text,
-            ask(f"max({metric(name)})", now=True),
-            width=4,
-            decimals=0,
-            thresholds=steps((None, GOOD), (1, colour)),
+            title, text, ask(f"max({metric(name)})", now=True), decimals=0, thresholds=steps((None, GOOD), (1, colour))
         )
 
     not_yet = f"max({metric('build')}) * 0 - 1"
@@ -249,7 +235,6 @@ def _history() -> list[Panel]:
             ask(f"time() - max({metric('store_last_check_timestamp_seconds')}) or {not_yet}", now=True),
             unit="s",
             mappings=NOT_YET,
-            width=4,
             decimals=0,
         ),
         figure(
@@ -257,7 +242,6 @@ def _history() -> list[Panel]:
             "Faults that check found in the file.",
             ask(f"max({metric('store_check_findings')}) or {not_yet}", now=True),
             mappings=NOT_YET,
-            width=4,
             decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
@@ -266,7 +250,6 @@ def _history() -> list[Panel]:
             "Whether a damaged file was set aside since the start, and its readable part taken over.",
             ask(f"max({metric('store_set_aside')})", now=True),
             mappings=SET_ASIDE,
-            width=4,
         ),
         since_start("Dropped samples", "Samples the disk did not accept in time.", "store_dropped_ticks"),
         since_start("Failed writes", "Retried until they succeeded.", "store_write_errors", WARNING),
@@ -367,7 +350,6 @@ def _messages() -> list[Panel]:
             "HTTP requests answered, by path and status.",
             ask(f"sum by (path, code) ({rate(metric('http_requests'))})", "{{path}} {{code}}"),
             unit="reqps",
-            width=8,
             height=7,
         ),
         lines(
@@ -375,7 +357,6 @@ def _messages() -> list[Panel]:
             "By outcome; none if no collector is configured.",
             ask(f"sum by (outcome) ({rate(metric('otlp_pushes'))}) or on () {pushes}", "{{outcome}}"),
             unit="cps",
-            width=8,
             height=7,
             soft_most=1,
         ),

@@ -221,7 +221,7 @@ def lines(
     text: str,
     *queries: Any,
     unit: str,
-    width: int = 12,
+    width: int = 8,
     height: int = 8,
     least: float | None = 0,
     most: float | None = None,

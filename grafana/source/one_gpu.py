@@ -60,14 +60,12 @@ def _now() -> list[Panel]:
             mappings=TIME_LEFT_WORDS,
             decimals=1,
             thresholds=steps(*TIME_LEFT_STEPS),
-            width=4,
         ),
         figure(
             "Usable VRAM left",
             "VRAM that programs can still allocate, as wslgpud has learned; under WSL2 less than what looks free.",
             ask(f"max({for_gpu(metric('headroom_bytes'))})", now=True),
             unit="bytes",
-            width=4,
             decimals=1,
         ),
         figure(
@@ -106,7 +104,6 @@ def _now() -> list[Panel]:
             ask(f"max({or_not_here(harmful, 'throttle_reasons')})", now=True),
             mappings=YES_NO,
             background=True,
-            width=4,
         ),
     ]
 
@@ -119,7 +116,6 @@ def _work() -> list[Panel]:
         ask(gpu("gpu_temperature_limit_celsius"), "{{limit}} limit"),
         unit="celsius",
         least=20,
-        width=8,
     )
     power = lines(
         "Power and limit",
@@ -127,7 +123,6 @@ def _work() -> list[Panel]:
         ask(gpu("gpu_power_watts"), "power"),
         ask(gpu("gpu_power_limit_watts"), "limit"),
         unit="watt",
-        width=8,
     )
     return [
         lines(
@@ -139,7 +134,6 @@ def _work() -> list[Panel]:
             ask(gpu("gpu_decoder_utilization_ratio"), "decoder"),
             unit="percentunit",
             most=1,
-            width=8,
         ),
         dashed(temperature, "/limit/"),
         dashed(power, "/limit/"),
@@ -148,7 +142,6 @@ def _work() -> list[Panel]:
             "Lower than usual under load: see the throttle reasons.",
             ask(gpu("gpu_clock_hertz"), "{{clock}}"),
             unit="hertz",
-            width=8,
             fill=0,
         ),
         states(
@@ -166,7 +159,6 @@ def _work() -> list[Panel]:
             ask(gpu("gpu_performance_state"), "P"),
             unit="none",
             most=15,
-            width=8,
             height=7,
             decimals=0,
         ),
@@ -179,7 +171,6 @@ def _work() -> list[Panel]:
             ask(gpu("gpu_pcie_link_generation"), "generation"),
             ask(gpu("gpu_pcie_link_generation_max"), "generation possible"),
             unit="none",
-            width=8,
             height=7,
             decimals=0,
         ),
@@ -190,7 +181,6 @@ def _work() -> list[Panel]:
             ask(gpu("gpu_processes"), "programs"),
             ask(gpu("gpu_process_memory_measured"), "measured"),
             unit="none",
-            width=8,
             height=7,
             decimals=0,
         ),

@@ -58,7 +58,6 @@ def _verdict() -> list[Panel]:
             ask(f"max({level})", now=True),
             mappings=LEVELS,
             background=True,
-            width=4,
             height=5,
         ),
         figure(
@@ -80,7 +79,6 @@ def _verdict() -> list[Panel]:
             mappings=TIME_LEFT_WORDS,
             decimals=1,
             thresholds=steps(*TIME_LEFT_STEPS),
-            width=4,
             height=5,
         ),
         bars(
@@ -108,6 +106,7 @@ def _memory() -> list[Panel]:
         ask(total, "RAM"),
         ask(f"{total} + {swap_total}", "RAM and swap"),
         unit="bytes",
+        width=12,
         stacked=True,
     )
     coloured(ram, {"RAM in use": NOTE, "swap in use": "purple"})
@@ -152,7 +151,6 @@ def _memory() -> list[Panel]:
         ),
         unit="percentunit",
         most=1,
-        width=8,
         height=7,
     )
     programs = lines(
@@ -160,7 +158,6 @@ def _memory() -> list[Panel]:
         "RAM of the listed programs; shared pages count in each.",
         ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"),
         unit="bytes",
-        width=8,
         height=7,
     )
     return [
@@ -221,7 +218,6 @@ def _cards() -> list[Panel]:
         ask(gpu("gpu_utilization_ratio"), "GPU {{gpu}}"),
         unit="percentunit",
         most=1,
-        width=8,
         height=7,
     )
     heat = lines(
@@ -230,7 +226,6 @@ def _cards() -> list[Panel]:
         ask(gpu("gpu_temperature_celsius"), "GPU {{gpu}}"),
         ask(gpu("gpu_temperature_limit_celsius", limit="slowdown"), "GPU {{gpu}} throttles"),
         unit="celsius",
-        width=8,
         height=7,
         least=20,
     )
@@ -240,7 +235,6 @@ def _cards() -> list[Panel]:
         ask(gpu("gpu_power_watts"), "GPU {{gpu}}"),
         ask(gpu("gpu_power_limit_watts"), "GPU {{gpu}} limit"),
         unit="watt",
-        width=8,
         height=7,
     )
     return [repeated, busy, dashed(heat, "/throttles/"), dashed(power, "/limit/")]
@@ -278,7 +272,6 @@ def _trouble() -> list[Panel]:
             ask(f"sum by (scope) (increase({metric('kernel_oom_kills')}[$__rate_interval]))", "{{scope}}, by the log"),
             ask(f"sum by (daemon) (increase({metric('oom_daemon_kills')}[$__rate_interval]))", "{{daemon}}"),
             unit="short",
-            width=8,
             height=7,
             decimals=0,
             soft_most=4,
@@ -293,7 +286,6 @@ def _trouble() -> list[Panel]:
             ask(f"sum(increase({metric('vmbus_allocation_failures')}[$__rate_interval])) or {none}", "no new sessions"),
             ask(f"sum(increase({metric('kernel_disk_errors')}[$__rate_interval])) or {none}", "disks"),
             unit="short",
-            width=8,
             height=7,
             decimals=0,
             soft_most=4,
@@ -313,7 +305,6 @@ def _brake() -> list[Panel]:
             ask(f"sum by (reason) (increase({metric('brake_spared')}[$__rate_interval]))", "spared: {{reason}}"),
             ask(f"sum by (how) (increase({metric('brake_ends')}[$__rate_interval]))", "end: {{how}}"),
             unit="short",
-            width=8,
             height=7,
             decimals=0,
             soft_most=4,
@@ -323,7 +314,6 @@ def _brake() -> list[Panel]:
             "Memory that the paused jobs keep.",
             ask(f"sum({metric('brake_held_bytes')})", "RAM and swap"),
             unit="bytes",
-            width=8,
             height=7,
         ),
         lines(
@@ -331,7 +321,6 @@ def _brake() -> list[Panel]:
             "From the sample that triggered the pause to the last process stopped.",
             ask(f"max({metric('brake_pause_seconds')})", "last pause"),
             unit="s",
-            width=8,
             height=7,
         ),
     ]
@@ -385,7 +374,6 @@ def _machine() -> list[Panel]:
         "Whether WSL offers a GPU (/dev/dxg). No: an old driver in Windows, or gpuSupport=false.",
         ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True),
         mappings=OFFERED,
-        width=4,
     )
     found = metric("doctor_findings")
     problems = metric("doctor_findings", state="problem")
@@ -441,6 +429,7 @@ def _windows() -> list[Panel]:
         ask(available, "left"),
         ask(total, "RAM of Windows"),
         unit="bytes",
+        width=12,
     )
     left = bars(
         "Windows memory left",
@@ -468,6 +457,7 @@ def _windows() -> list[Panel]:
         ask(f"sum({metric('windows_gpu_committed_bytes', NVIDIA)})", "committed"),
         ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"),
         unit="bytes",
+        width=12,
     )
     programs = lines(
         "VRAM of Windows' programs",

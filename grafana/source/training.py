@@ -30,6 +30,7 @@ def training() -> list[Panel]:
                 ask(metric("training_kept_bytes"), f"retained: {_WHO}"),
                 *(ask(metric(name), f"{said}: {_WHO}") for said, name in _OF_MEMORY.items()),
                 unit="bytes",
+                width=12,
             ),
             "peak: .*",
         ),

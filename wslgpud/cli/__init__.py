@@ -93,23 +93,12 @@ class _Root(CommandGroup):
         }
 
 
-def _version(context: click.Context, _param: click.Parameter, asked: bool) -> None:
-    if asked:
-        print(f"wslgpud {__version__}")
-        context.exit()
-
-
 def _complete(context: click.Context, _param: click.Parameter, shell: Any) -> None:
     if shell is not None and not context.resilient_parsing:
         from wslgpud.cli import completion
 
         print(completion.script(shell))
         context.exit()
-
-
-def _eager(name: str, callback: Any, meaning: str, **facts: Any) -> click.Option:
-    """Declare an option that does something else instead."""
-    return click.Option([name], callback=callback, help=meaning, is_eager=True, expose_value=False, **facts)
 
 
 app = _Root(
@@ -124,13 +113,15 @@ app = _Root(
     """,
     commands=_LazyCommands(COMMANDS),
     params=[
-        _eager("--version", _version, "print the version and exit", is_flag=True),
-        _eager(
-            "--show-completion",
-            _complete,
-            "print the completion script for Tab; it goes to the end of the shell's start file",
+        click.Option(
+            ["--show-completion"],
             type=click.Choice(("bash", "zsh", "fish")),
             metavar="bash|zsh|fish",
-        ),
+            help="print the completion script for Tab; it goes to the end of the shell's start file",
+            callback=_complete,
+            is_eager=True,
+            expose_value=False,
+        )
     ],
 )
+click.version_option(__version__, message="wslgpud %(version)s", help="print the version and exit")(app)
