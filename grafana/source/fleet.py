@@ -32,40 +32,32 @@ _BY = "max by (job, instance)"
 def _now() -> list[Panel]:
     level = f"{_BY} ({metric('verdict_level')})"
     return [
-        figure("Machines", "That respond.", ask(f"sum(up{CHOSEN})", now=True), decimals=0, colour=NEUTRAL),
+        figure("Machines", "That respond.", ask(f"sum(up{CHOSEN})", now=True), colour=NEUTRAL),
         figure(
             "Unreachable",
             "Targets that Prometheus cannot scrape: off, asleep, or WSL was stopped.",
             ask(f"count(up{CHOSEN} == 0) or count(up{CHOSEN}) * 0", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (1, WARNING)),
         ),
         figure(
             "Warnings",
             "Machines about to run out of memory: warning or worse.",
             ask(f"count({level} >= 2) or count({level}) * 0", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (1, WARNING)),
         ),
         figure(
             "Critical",
             "Those at critical or worse.",
             ask(f"count({level} >= 3) or count({level}) * 0", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
         figure(
-            "GPUs",
-            "That respond.",
-            ask(f"sum({metric('gpu_up')}) or count({level}) * 0", now=True),
-            decimals=0,
-            colour=NEUTRAL,
+            "GPUs", "That respond.", ask(f"sum({metric('gpu_up')}) or count({level}) * 0", now=True), colour=NEUTRAL
         ),
         figure(
             "GPUs lost",
             "Listed by the driver, but not responding.",
             ask(f"sum({metric('gpu_lost')}) or count({level}) * 0", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
     ]

@@ -60,7 +60,6 @@ def _now() -> list[Panel]:
             "Age of the newest sample, as Prometheus sees it.",
             ask(f"time() - max({metric('last_tick_timestamp_seconds')})", now=True),
             unit="s",
-            decimals=0,
             thresholds=steps((None, GOOD), (120, CRITICAL)),
         ),
         figure(
@@ -79,6 +78,7 @@ def _now() -> list[Panel]:
             ask(f"sum(process_resident_memory_bytes{CHOSEN})"),
             unit="bytes",
             width=3,
+            decimals=None,
             spark=True,
             thresholds=steps((None, GOOD), (4 * MEMORY_GOAL_BYTES, WARNING)),
         ),
@@ -95,14 +95,12 @@ def _now() -> list[Panel]:
             "Samples waiting to be written; many: the disk accepts none.",
             ask(f"max({metric('store_queue_ticks')})", now=True),
             width=3,
-            decimals=0,
         ),
         figure(
             "Age of forecasts",
             "Age of the sample behind the oldest forecast; above 0, it is held because no new sample arrives.",
             ask(f"max({metric('risk_forecast_age_seconds')})", now=True),
             unit="s",
-            decimals=0,
             thresholds=steps((None, GOOD), (HELD_SECONDS, WARNING)),
         ),
         figure(
@@ -110,7 +108,6 @@ def _now() -> list[Panel]:
             "The kernel's choice when memory runs out (oom_score_adj): below 0 it kills others before this daemon, "
             "at -1000 never the daemon. 0: not protected, as without the systemd service.",
             ask(f"max({metric('oom_score_adjust')})", now=True),
-            decimals=0,
             thresholds=PROTECTED,
         ),
         figure(
@@ -124,12 +121,9 @@ def _now() -> list[Panel]:
             "Undelivered messages",
             "Messages no channel has accepted yet; many: a channel is down, or quiet hours.",
             ask(f"sum({metric('alert_deliveries_waiting')}) or max({metric('build')}) * 0", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (WAITING, WARNING)),
         ),
-        figure(
-            "Connections", "Open HTTP connections.", ask(f"max({metric('http_connections')})", now=True), decimals=0
-        ),
+        figure("Connections", "Open HTTP connections.", ask(f"max({metric('http_connections')})", now=True)),
         figure(
             "Exposition time",
             "Time it took to render the metrics the last time.",
@@ -223,9 +217,7 @@ def _sampling() -> list[Panel]:
 
 def _history() -> list[Panel]:
     def since_start(title: str, text: str, name: str, colour: str = CRITICAL) -> Panel:
-        return figure(
-            title, text, ask(f"max({metric(name)})", now=True), decimals=0, thresholds=steps((None, GOOD), (1, colour))
-        )
+        return figure(title, text, ask(f"max({metric(name)})", now=True), thresholds=steps((None, GOOD), (1, colour)))
 
     not_yet = f"max({metric('build')}) * 0 - 1"
     return [
@@ -235,14 +227,12 @@ def _history() -> list[Panel]:
             ask(f"time() - max({metric('store_last_check_timestamp_seconds')}) or {not_yet}", now=True),
             unit="s",
             mappings=NOT_YET,
-            decimals=0,
         ),
         figure(
             "Faults found",
             "Faults that check found in the file.",
             ask(f"max({metric('store_check_findings')}) or {not_yet}", now=True),
             mappings=NOT_YET,
-            decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
         figure(
@@ -315,7 +305,6 @@ def _messages() -> list[Panel]:
             "Processes killed for lack of memory after a warning at least 5 s before.",
             ask(warned, now=True),
             width=6,
-            decimals=0,
             colour=GOOD,
         ),
         figure(
@@ -323,7 +312,6 @@ def _messages() -> list[Panel]:
             "Kills without a prior warning.",
             ask(missed, now=True),
             width=6,
-            decimals=0,
             thresholds=steps((None, GOOD), (1, WARNING)),
         ),
         figure(
@@ -331,7 +319,6 @@ def _messages() -> list[Panel]:
             "Warnings that ended without a kill, with more than 10 % of the memory left throughout.",
             ask(f"max({metric('false_alarms')})", now=True),
             width=6,
-            decimals=0,
             colour=NEUTRAL,
         ),
         figure(
@@ -341,7 +328,6 @@ def _messages() -> list[Panel]:
             unit="s",
             mappings=words({-1: ("no kill yet", GOOD)}),
             width=6,
-            decimals=0,
             colour=NEUTRAL,
         ),
         table,

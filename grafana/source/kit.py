@@ -167,7 +167,7 @@ def figure(
     background: bool = False,
     spark: bool = False,
     names: bool = False,
-    decimals: float | None = None,
+    decimals: float | None = 0,
     colour: str = "",
 ) -> Panel:
     """Return a large figure, of several series each with its name; ``names`` shows the names instead of values."""
@@ -185,7 +185,7 @@ def figure(
         .mappings(list(mappings))
         .thresholds(thresholds or steps((None, colour or NEUTRAL)))
     )
-    if decimals is not None:
+    if decimals is not None and not names:
         panel = panel.decimals(decimals)
     if names:
         panel = panel.text(common_builders.VizTextDisplayOptions().value_size(28))

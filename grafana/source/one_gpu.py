@@ -211,7 +211,6 @@ def _health() -> list[Panel]:
         " card has no such thing (below).",
         *(ask(f"max({expression})", name, now=True) for name, expression in parts.items()),
         width=24,
-        decimals=0,
     )
     override(tiles, "Fan", unit="percentunit")
     override(tiles, "Energy per day", unit="kwatth", decimals=1)

@@ -381,7 +381,6 @@ def _machine() -> list[Panel]:
         "Doctor",
         "Problems found by the last doctor run; `wslgpud doctor` lists them with their fixes.",
         ask(f"sum({problems}) or sum({found}) * 0 or max({metric('build')}) * 0 - 1", now=True),
-        decimals=0,
         mappings=words({-1: ("not yet", NOT_HERE)}),
         thresholds=steps((None, GOOD), (1, WARNING)),
         width=5,
@@ -409,7 +408,6 @@ def _machine() -> list[Panel]:
         "How often the machine slept or its clock was set; gaps around them are not outages.",
         ask(f"max({metric('clock_jumps')})", now=True),
         width=12,
-        decimals=0,
     )
     return [under, offered, doctor, since, processor, disks, *_windows(), jumps, last_jump]
 

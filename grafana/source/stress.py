@@ -66,7 +66,6 @@ def _last() -> list[Panel]:
         ask(f"max({gpu('vram_stress_slowed_ratio')})", "Throttled", now=True),
         ask(f"max({gpu('vram_stress_duration_seconds')})", "Duration", now=True),
         width=16,
-        decimals=0,
     )
     ecc = [{"value": None, "color": GOOD}, {"value": 1, "color": WARNING}]
     override(run, "ECC errors", thresholds={"mode": "absolute", "steps": ecc})
@@ -85,12 +84,14 @@ def _last() -> list[Panel]:
             "A night without a run: the machine was off, or the card was in use.",
             ask(_age("vram_stress_last_run_timestamp_seconds"), now=True),
             unit="s",
+            decimals=1,
         ),
         figure(
             "Last passed",
             "A warning follows when none has passed for three days.",
             ask(_age("vram_stress_last_success_timestamp_seconds"), now=True),
             unit="s",
+            decimals=1,
             thresholds=steps((None, GOOD), (LATE_SECONDS, WARNING)),
         ),
         figure(
@@ -111,7 +112,6 @@ def _last() -> list[Panel]:
             "Wrong words",
             "In all stored runs. If there are any: undo overclocking, test again, replace the card.",
             ask(f"max({gpu('vram_stress_errors')})", now=True),
-            decimals=0,
             thresholds=steps((None, GOOD), (1, CRITICAL)),
         ),
         figure(
