@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import sys
+import termios
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +30,16 @@ from wslgpud.cli.live.series_view import History
 from wslgpud.client import Unanswered
 from wslgpud.series.past import Past
 from wslgpud.words import MessageError, current, t
+
+
+def terminal_gone() -> bool:
+    """Return whether the terminal was closed; where its signal is ignored (nohup), Textual would keep drawing."""
+    with contextlib.suppress(OSError, ValueError):  # not a terminal
+        try:
+            termios.tcgetattr(sys.__stdin__ or 0)
+        except termios.error as error:
+            return bool(error.args[0] == errno.EIO)
+    return False
 
 
 class _Printable(LineFilter):
@@ -86,7 +99,7 @@ class LiveApp(App[None]):
 
     def on_mount(self) -> None:
         self.watch_machine()
-        self.set_interval(1.0, self._draw)
+        self.set_interval(1.0, self._second)
 
     @work(thread=True, exclusive=True)
     def watch_machine(self) -> None:
@@ -124,6 +137,11 @@ class LiveApp(App[None]):
             self._trail.add(look)
             self._look = self._look if self.shown.paused else look
         self._change(replace(self.shown, trouble=trouble))
+
+    def _second(self) -> None:
+        if terminal_gone():
+            self.exit()
+        self._draw()
 
     def _draw(self) -> None:
         # There is none during shutdown, when a timer may still fire.
