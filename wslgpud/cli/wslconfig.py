@@ -25,7 +25,7 @@ from wslgpud.cli.console import Console, table_of
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.probes.interop import WSL_CONF_PATH
-from wslgpud.probes.wsl_config import FILES, KINDS, WSL_CONF, WSLCONFIG
+from wslgpud.probes.wsl_config import FILES, KINDS, WSL_CONF, WSLCONFIG, WslFile
 from wslgpud.words import Message, MessageError, current, says, t, template
 
 app = CommandGroup()
@@ -152,14 +152,13 @@ def preset(
         place, old = files.named(host, file, missing=True)
     purpose = Message(presets.PRESETS[name].purpose)
     print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
-    print(_preset_in(old, chosen).text.replace("\r\n", "\n").rstrip() + "\n")
+    print(_changed(old, {one.path: one.value for one in chosen}).text.replace("\r\n", "\n").rstrip() + "\n")
     for one in chosen:
         print(t("{setting}: {why}", setting=f"{one.path}={one.value}", why=one.why))
 
 
-def _preset_in(old: ConfigText, chosen: list[presets.Setting]) -> ConfigText:
-    """Return a file with a preset applied."""
-    return dataclasses.replace(old, text=edit.changed(old.text, {one.path: one.value for one in chosen}))
+def _changed(old: ConfigText, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> ConfigText:
+    return dataclasses.replace(old, text=edit.changed(old.text, values, file))
 
 
 @app.command()
@@ -177,7 +176,7 @@ def apply(
     """
     host = Host()
     chosen, (place, old) = presets.for_machine(host, name, memory, processors), files.named(host, file, missing=True)
-    _write(Path(place), old, _preset_in(old, chosen), yes)
+    _write(Path(place), old, _changed(old, {one.path: one.value for one in chosen}), yes)
 
 
 @app.command(name="set")
@@ -194,8 +193,7 @@ def set_(
     """
     for declared, values in edit.wanted(settings, FILES if file is None else (files.declared(file),)).items():
         place, old = files.named(Host(), file, declared, missing=True)
-        new = edit.accepted(old.text, values, declared, place)
-        _write(Path(place), old, dataclasses.replace(old, text=new), yes)
+        _write(Path(place), old, _changed(old, values, declared), yes)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from wslgpud.probes.wsl_config import WSLCONFIG, parse
 
 GIB = 1 << 30
 NOW = datetime(2026, 11, 21, 9, 30, 5, tzinfo=timezone.utc)
-PATHS = st.sampled_from([key.path for key in WSLCONFIG.keys])
+PATHS = st.sampled_from([key.path for key in WSLCONFIG.keys if key.kind in ("text", "path")])
 # What has a low byte of zero, as a full-width space has, ends a value for WSL.
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\r\0\ufeff").filter(lambda one: ord(one) & 0xFF)
 VALUES = st.text(CHARACTERS, max_size=30)

@@ -32,15 +32,6 @@ def wanted(settings: Iterable[str], known: Collection[WslFile]) -> dict[WslFile,
     return found
 
 
-def accepted(text: str, values: Mapping[str, str], file: WslFile, place: str) -> str:
-    """Return the text with these values like ``changed``. Raises CannotSet: WSL would refuse one."""
-    text = changed(text, values, file)
-    parsed = parse(text, place, file)
-    for refused in (entry for entry in map(parsed.first, values) if entry is not None and entry.state == "refused"):
-        raise CannotSet(refused.warnings[0])
-    return text
-
-
 def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> str:
     """Return the text of a file with these values: in the line that decides the key, else in its section.
 
@@ -49,8 +40,8 @@ def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> 
 
     Raises:
         KeyError: WSL does not know this key.
-        CannotSet: WSL stops reading the file above the line, or the value cannot be represented in it (a lone carriage
-            return).
+        CannotSet: WSL would refuse the value or stops reading the file above it, or the value cannot be represented in
+            the file (a lone carriage return).
     """
     if file is WSL_CONF:
         text = text.replace("\r\n", "\n")  # see check.py
@@ -59,6 +50,8 @@ def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> 
         text = _with(_without_contradictions(text, key, file), key, value, file)
         parsed = parse(text, file=file)
         entry = parsed.first(path)
+        if entry and entry.state == "refused":
+            raise CannotSet(entry.warnings[0])
         if entry is None or entry.value != value:
             stops = [] if file.forgiving else [bad.line for bad in parsed.entries if bad.state == "unreadable"]
             raise CannotSet(
