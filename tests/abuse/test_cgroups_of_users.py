@@ -118,6 +118,7 @@ def test_roots_groups_leave_a_quarter_of_the_places_to_users(machine):
 
 def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatch):
     monkeypatch.setattr(cgroups, "_MAX_FOLDERS", 100)
+    monkeypatch.setattr(cgroups, "_MAX_FOLDERS_OF_USER", 10)
     machine.add(USER, 1001)
     machine.add(OTHER, 1002)
     for i in range(300):

@@ -284,11 +284,6 @@ def _moved(before: Vram | None, now: Vram | None) -> bool:
     return before is not None and now is not None and abs(now[0] - before[0]) >= MOVED_RATIO * now[1]
 
 
-def open_backend(library: str, recording: str) -> NvmlLibrary | Recorded:
-    """Return the backend for the calls; ``Failed`` where there is no NVML."""
-    return Recorded(recording) if recording else NvmlLibrary(library)
-
-
 def serve(library: str, recording: str, limit_seconds: float, requests: int, answers: int) -> None:
     """Answer requests until they end or NVML cannot be used; each within ``limit_seconds``, or we are killed."""
     session: Session | None = None
@@ -299,7 +294,7 @@ def serve(library: str, recording: str, limit_seconds: float, requests: int, ans
         reply: dict[str, Any]
         try:
             asked, now = json.loads(request), time.monotonic()
-            backend = backend or open_backend(library, recording)
+            backend = backend or (Recorded(recording) if recording else NvmlLibrary(library))
             if isinstance(backend, Recorded) and "name_of" not in asked:
                 backend.begin_sample()
             first = session is None

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud.probes import dxg
-from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY, Failed, written
-from wslgpud.probes.nvml_probe import Session, open_backend
+from wslgpud.probes.nvml_calls import CALLS, GPU_IDENTITY, SYSTEM_IDENTITY, Failed, NvmlLibrary, written
+from wslgpud.probes.nvml_probe import Session
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m wslgpud.probes.nvml_recording", description=__doc__)
     parser.add_argument("--library", default="", help="NVML's library (the driver's)")
     try:
-        session = Session(open_backend(parser.parse_args().library, ""), time.monotonic())
+        session = Session(NvmlLibrary(parser.parse_args().library), time.monotonic())
     except Failed as failed:
         print(f"no NVML here: {failed.text or f'{failed.call} returned {failed.error}'}", file=sys.stderr)
         return 1

@@ -76,7 +76,7 @@ class Supervisor:
         self.crashed = False
         self._child: _Child | None = None
         self._born, self._not_before = float("inf"), float("-inf")
-        self._unkillable: list[_Child] = []
+        self._unkillable: _Child | None = None
         self._delay_seconds = MIN_DELAY_SECONDS
         self._reason: MessageLike = ""
         self._last_exit = Message("")
@@ -134,10 +134,9 @@ class Supervisor:
     def _start(self) -> _Child:
         if self.mono() < self._not_before:
             raise ProbeDown(self._reason)
-        self._unkillable = [child for child in self._unkillable if not child.reap()]
-        if self._unkillable:
+        if self._unkillable is not None and not self._unkillable.reap():
             # It hangs in the kernel, unreachable by SIGKILL. One more each minute would fill the process table.
-            pid = self._unkillable[0].process.pid
+            pid = self._unkillable.process.pid
             raise ProbeDown("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
         try:
             child = _Child(self.command, self.environment, self.cwd)
@@ -165,7 +164,7 @@ class Supervisor:
         if child is None:
             return
         if not child.end(kill=kill):
-            self._unkillable.append(child)
+            self._unkillable = child
         self.crashed = child.process.returncode in _CRASHES
         self._last_exit = describe_exit(self.name, child.process.returncode, child.complaint)
 

@@ -35,7 +35,7 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
         return "no process has this number"
     try:
         # Check after opening: the pidfd stays with one process, so the result of the check stays valid.
-        start, uid, caught = _facts(pid)
+        (_, start), (uid, caught) = _stat(pid), _user_and_caught(pid)
         reasons = {
             "its pid belongs to another process now": start != whom.start_ticks,
             "it is another user's": uid != whom.uid,
@@ -55,19 +55,20 @@ def send(whom: ExactProcess, number: signal.Signals) -> str:
 def state_of(whom: ExactProcess) -> str:
     """Return the state letter of a process (proc(5)); empty where it has ended."""
     try:
-        words = (Path(f"/proc/{whom.pid}") / "stat").read_bytes().rpartition(b")")[2].split()
-        return words[0].decode() if int(words[19]) == whom.start_ticks and words[0] not in (b"Z", b"X") else ""
+        state, start = _stat(whom.pid)
     except (OSError, ValueError, IndexError):
         return ""
+    return state if start == whom.start_ticks and state not in ("Z", "X") else ""
 
 
-def _facts(pid: int) -> tuple[int, int, int]:
-    """Return a process's start time in ticks, its real user, and the mask of signals that it catches.
+def _stat(pid: int) -> tuple[str, int]:
+    """Return a process's state and its start in ticks: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html."""
+    words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return words[0].decode(), int(words[19])
 
-    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html, proc_pid_status.5.html
-    """
-    folder = Path(f"/proc/{pid}")
-    start = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[19])
-    status = (folder / "status").read_text(encoding="utf-8", errors="replace")
+
+def _user_and_caught(pid: int) -> tuple[int, int]:
+    """Return a process's real user and the mask of signals that it catches (proc_pid_status(5))."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     uid, caught = (status.partition(f"\n{name}:")[2].split(None, 1)[0] for name in ("Uid", "SigCgt"))
-    return start, int(uid), int(caught, 16)
+    return int(uid), int(caught, 16)

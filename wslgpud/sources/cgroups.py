@@ -6,7 +6,7 @@ A limit kills as surely as a full machine does, and /proc/meminfo does not show 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
@@ -27,7 +27,8 @@ _SETTLE_SECONDS = 2.0
 #: share of one core that scans may take, however often cgroups are created
 _SCAN_SHARE = 0.005
 _MAX_CGROUPS = 20
-_MAX_FOLDERS = 1000
+#: looked at, in all and of each user other than root
+_MAX_FOLDERS, _MAX_FOLDERS_OF_USER = 1000, 100
 #: Limits on everything visible are never omitted: a container's own (its root), and WSL's on all user processes
 #: (https://github.com/microsoft/WSL/pull/40519).
 _ALWAYS = frozenset({"/", "/wsl-user"})
@@ -160,54 +161,41 @@ def reclaim_file(host: Host) -> str:
 def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
 
-    A user with a delegated subtree can create cgroups there at will. So each subtree is a realm, identified by the
-    first folder on the path that is not root's: realms are scanned in turn and get slots of the list in turn, root's
-    first, so no user's cgroups displace another's.
+    A user with a delegated subtree can create cgroups there at will: of each user's, whose first folder on the path
+    that is not root's tells the user, only a hundred are looked at, and the list's slots are given in turn.
     """
     memory = parse_uint(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
-    found: dict[str, list[Limited]] = {}
-    waiting = {"": deque([""])}
-    looked = 0
-    while waiting and looked < _MAX_FOLDERS:
-        for realm in list(waiting):
-            path = waiting[realm].popleft()
-            looked += 1
-            limited, below = _look(host, tree, path)
-            # A limit above the machine's memory (docker run -m 512g) has no effect.
-            if limited is not None and (memory is None or limited.limit < memory * 1024):
-                found.setdefault(realm, []).append(limited)
-            for child in below:
-                theirs = realm or (child if host.owner(tree.root + child) else "")
-                waiting.setdefault(theirs, deque()).append(child)
-            if not waiting[realm]:
-                del waiting[realm]
+    found: dict[int, list[Limited]] = {}
+    looked, waiting = Counter[int](), deque([("", 0)])
+    while waiting and looked.total() < _MAX_FOLDERS:
+        path, user = waiting.popleft()
+        if path.endswith(_OURS) or (user and looked[user] == _MAX_FOLDERS_OF_USER):
+            continue
+        looked[user] += 1
+        limited = None
+        try:
+            limited = _limited(host, tree, path)
+        except (NoData, SourceError):
+            if path and tree.version == 2:
+                continue  # v2 passes controllers down: none here means none below
+        # A limit above the machine's memory (docker run -m 512g) has no effect.
+        if limited is not None and (memory is None or limited.limit < memory * 1024):
+            found.setdefault(user, []).append(limited)
+        with suppress(NoData, SourceError):
+            children = [f"{path}/{name}" for name in host.folders(tree.root + path, _MAX_FOLDERS)]
+            waiting.extend((child, user or host.owner(tree.root + child)) for child in children)
     return _chosen(found)
 
 
-def _look(host: Host, tree: CgroupTree, path: str) -> tuple[Limited | None, list[str]]:
-    """Return a cgroup if it has a limit, and the paths of its children that may have one."""
-    if path.endswith(_OURS):
-        return None, []
-    limited = None
-    try:
-        limited = _limited(host, tree, path)
-    except (NoData, SourceError):
-        if path and tree.version == 2:
-            return None, []  # v2 passes controllers down: none here means none below
-    with suppress(NoData, SourceError):
-        return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MAX_FOLDERS)]
-    return limited, []
+def _chosen(found: Mapping[int, list[Limited]]) -> list[Limited]:
+    """Return root's cgroups, then in turn the one with the least room of each other user, up to twenty.
 
-
-def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
-    """Return root's cgroups, then in turn the one with the least room of each other realm, up to twenty.
-
-    A quarter of the slots is reserved for other realms where root has many.
+    A quarter of the slots is reserved for other users where root has many.
     """
-    for realm in found.values():
-        realm.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
-    own = found.get("", [])
-    turns = zip_longest(*(realm for name, realm in sorted(found.items()) if name))
+    for cgroups in found.values():
+        cgroups.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
+    own = found.get(0, [])
+    turns = zip_longest(*(cgroups for user, cgroups in sorted(found.items()) if user))
     others = [cgroup for turn in turns for cgroup in turn if cgroup is not None]
     places = max(_MAX_CGROUPS - len(others), _MAX_CGROUPS - _MAX_CGROUPS // 4)
     kept = own[:places]

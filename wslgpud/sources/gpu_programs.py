@@ -167,21 +167,22 @@ class GpuPrograms:
         unrelated process here (XuehaiPan/nvitop#49), so it becomes 0, and no innocent process is blamed.
         """
         most = values.get("gpu_memory_total_bytes") or 2**63
-        merged: dict[int, GpuProcess] = {}
+        sizes: dict[int, int | None] = {}
         for kind in PROCESS_LISTS:
             for pid, used in values.get(kind) or ():
                 # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
-                used_bytes = used if used is not None and used <= most else None
-                known = merged.get(pid)
-                if known is None or (known.used_bytes or 0) < (used_bytes or 0):
-                    ours, name = self._who(pid)
-                    merged[pid] = GpuProcess(pid if ours else 0, named(name), used_bytes)
+                known = used if used is not None and used <= most else None
+                sizes[pid] = max(sizes.get(pid), known, key=lambda size: size or 0)
+        who = {pid: self._who(pid) for pid in sizes}
         of_windows = measured.used_bytes if measured else {}
-        listed = [one for one in merged.values() if one.pid not in of_windows]
-        known_names = {one.pid: one.name for one in merged.values()}
-        listed += [
-            GpuProcess(pid, known_names.get(pid) or named(self._program(pid)), used) for pid, used in of_windows.items()
+        listed = [
+            GpuProcess(pid if ours else 0, named(name), sizes[pid])
+            for pid, (ours, name) in who.items()
+            if not ours or pid not in of_windows
         ]
+        for pid, used in of_windows.items():
+            ours, name = who.get(pid, (False, ""))
+            listed.append(GpuProcess(pid, named((ours and name) or self._program(pid)), used))
         return tuple(sorted(listed, key=lambda process: -(process.used_bytes or 0)))
 
     def process_of(self, number: int) -> int | None:

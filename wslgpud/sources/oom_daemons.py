@@ -32,9 +32,7 @@ _KILLED = template("{daemon} killed {victim}: {reason}")
 #: and kills a moment later (https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c), and earlyoom 1.3 to
 #: 1.9 (https://github.com/rfjakob/earlyoom/blob/master/kill.c)
 _DAEMONS = {
-    "systemd-oomd": re.compile(
-        r"(?:Killed (?P<victim>/\S{1,512})|Marked (?P<marked>/\S{1,512}) for killing) due to (?P<reason>.*)"
-    ),
+    "systemd-oomd": re.compile(r"(?:Killed|Marked) (?P<victim>/\S{1,512})(?: for killing)? due to (?P<reason>.*)"),
     "earlyoom": re.compile(
         r"sending SIG(?:TERM|KILL) to process (?P<pid>\d{1,10}) uid \d{1,10} "
         r'"(?P<victim>.*?)": (?P<reason>(?:badness|oom_score) .*)'
@@ -112,11 +110,9 @@ class OomDaemonSource(Source):
             match = pattern.fullmatch(message) if pattern is not None and isinstance(message, str) else None
             if match is not None:
                 self._kills[daemon] += 1
-                known = match.groupdict()
-                victim = match["victim"] or known.get("marked") or ""
-                fields: dict[str, str | int | float] = {"daemon": daemon, "victim": named(victim)}
+                fields: dict[str, str | int | float] = {"daemon": daemon, "victim": named(match["victim"])}
                 fields["reason"] = one_line(match["reason"])
-                if pid := known.get("pid"):
+                if pid := match.groupdict().get("pid"):
                     fields["pid"] = int(pid)
                 return Event("oom_daemon_kill", self.host.clock.wall(), _KILLED, fields)
         return None
