@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, fold, oom_kill, transition
-from wslgpud.alerts.manager import jobs_that_fit
 from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.messages import (
     Text,
@@ -19,6 +18,7 @@ from wslgpud.alerts.messages import (
     compose,
     end_facts,
     forecast_facts,
+    jobs_that_fit,
     payload,
     text_now,
     with_victim,

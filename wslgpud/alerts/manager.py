@@ -15,15 +15,14 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
-from wslgpud.alerts.messages import Payload, Text, again, closing, compose, end_facts, payload, text_now, with_victim
+from wslgpud.alerts.messages import Payload, Text, again, compose, payload, text_now, with_story
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
-from wslgpud.risk.attribution import group_name
 from wslgpud.store import Store
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, MessageLike, say, translator
+from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say, translator
 from wslgpud.words.units import one_line
 
 log = logging.getLogger(__name__)
@@ -36,14 +35,10 @@ REPEAT_SECONDS = 600.0
 AGAIN_SECONDS = 1800.0
 #: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
-#: processes of a group that a row lists, biggest first
-MAX_MEMBERS = 40
 #: rows that ``lately`` scans
 MAX_LATELY = 20
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
-#: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
-_ROOM = 0.9
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
@@ -219,12 +214,8 @@ class AlertManager:
         if row is None:
             return
         before = self._ledger.known(row)
-        row = replace(row, facts={**row.facts, **self._story_facts(row, before)})
-        if row.forecast is not None and before is not None:
-            row = replace(row, forecast=with_victim(row.forecast, before.kill))
-        text, over = compose(row), row.rule == MEMORY and row.new == Level.OK
-        if over and before and (end := closing(before, row)):
-            text = text._replace(evidence=(end, *text.evidence))
+        row = with_story(row, before, self._processes)
+        text = compose(row, before)
         row = replace(row, message=text.headline)
         if self._returns(row, before):
             text = again(text)
@@ -238,7 +229,7 @@ class AlertManager:
             self._unsaid.add((row.rule, incident.id))
         for one in (*ended, incident):
             self._keep_past(one)
-        if over:
+        if row.rule == MEMORY and row.new == Level.OK:
             self._last_eta.pop(row.resource, None)  # the next time left is compared only within its own incident
         elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
@@ -253,18 +244,6 @@ class AlertManager:
             and 0.0 <= row.wall - one.changed_wall <= AGAIN_SECONDS
             for one in self._past
         )
-
-    def _story_facts(self, row: Transition, before: Incident | None) -> Mapping[str, Fact]:
-        """Return facts of a memory row for its incident's story: members of the group, how it ended."""
-        if row.rule != MEMORY:
-            return {}
-        if row.new == Level.OK:
-            return end_facts(before, row, self._processes) if before is not None else {}
-        jobs = jobs_that_fit(row.forecast, self._processes) if row.forecast is not None else None
-        facts: dict[str, Fact] = {} if jobs is None else {"jobs": jobs}
-        group = row.resource.removeprefix("cgroup:")
-        members = [str(p.pid) for p in self._processes if group != row.resource and p.within(group)]
-        return {**facts, "pids": " ".join(members[:MAX_MEMBERS])} if members else facts
 
     def _keep_past(self, incident: Incident) -> None:
         counts = incident.rule in alert_metrics.SCORED or incident.lost_id is not None
@@ -334,17 +313,3 @@ class AlertManager:
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
         log.log(_LOG_LEVELS[row.new], "%s", line)
-
-
-def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int | None:
-    """Return how many programs of a forecast's group fit at once; None where unknown.
-
-    That is the memory of all of them plus the headroom, divided by the largest one's.
-    """
-    program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
-    names = ((p, p.command.partition(" ")[0].rpartition("/")[2]) for p in processes)
-    held = [p.held_bytes for p, command in names if program and program in (p.name, command)]
-    if len(held) < 2 or not max(held):
-        return None
-    fit = max(1, int(_ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))
-    return fit if fit < len(held) else None  # no advice to continue as before

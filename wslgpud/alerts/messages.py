@@ -18,6 +18,7 @@ from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
 from wslgpud.alerts.rules import BRAKE, DAEMON_KILL, KILLED_BEFORE, OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
+from wslgpud.risk.attribution import group_name
 from wslgpud.words import (
     HEADLINE_CHARACTERS,
     MAX_CHARACTERS,
@@ -47,11 +48,24 @@ RULES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _OVER = template("[Taken as over: {what} ({resource}), not measured for {unseen_seconds}|Over: {what} ({resource})]")
 DAY_SECONDS = 86400.0
+#: processes of a group that a row lists, biggest first
+MAX_MEMBERS = 40
+#: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
+_ROOM = 0.9
 #: lines of a digest; the rest is only counted
 MAX_LINES = 12
 
 
-def compose(row: Transition) -> Text:
+def compose(row: Transition, incident: Incident | None = None) -> Text:
+    """Return the text of a change of level; of the ``incident`` that it ends, also how that ended."""
+    text = _composed(row)
+    if incident is None or row.rule != MEMORY or row.new > Level.OK:
+        return text
+    end = closing(incident, row)
+    return text._replace(evidence=(end, *text.evidence)) if end else text
+
+
+def _composed(row: Transition) -> Text:
     kind, known = kind_of(row), RULES.get(row.rule)
     if row.rule == MEMORY and row.forecast is not None:
         return _memory(row.forecast, row)
@@ -146,6 +160,37 @@ def closing(incident: Incident, row: Transition) -> Message:
         return ended
     paused = filled(TEMPLATES["end"]["held"], incident.resumed.facts)
     return Message(TEMPLATES["end"]["after_pause"], {"paused": paused, "ended": ended}) if ended else paused
+
+
+def with_story(row: Transition, before: Incident | None, processes: Sequence[ProcessSample]) -> Transition:
+    """Return a row of memory with what its incident and the current processes add: victim, members, how it ended."""
+    forecast = row.forecast
+    if forecast is None or row.rule != MEMORY:
+        return row
+    if before is not None:
+        row = replace(row, forecast=with_victim(forecast, before.kill))
+    if row.new == Level.OK:
+        return replace(row, facts={**row.facts, **end_facts(before, row, processes)}) if before is not None else row
+    facts, group = dict(row.facts), row.resource.removeprefix("cgroup:")
+    if (jobs := jobs_that_fit(forecast, processes)) is not None:
+        facts["jobs"] = jobs
+    if members := [str(p.pid) for p in processes if group != row.resource and p.within(group)]:
+        facts["pids"] = " ".join(members[:MAX_MEMBERS])
+    return replace(row, facts=facts)
+
+
+def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int | None:
+    """Return how many programs of a forecast's group fit at once; None where unknown.
+
+    That is the memory of all of them plus the headroom, divided by the largest one's.
+    """
+    program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
+    names = ((p, p.command.partition(" ")[0].rpartition("/")[2]) for p in processes)
+    held = [p.held_bytes for p, command in names if program and program in (p.name, command)]
+    if len(held) < 2 or not max(held):
+        return None
+    fit = max(1, int(_ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))
+    return fit if fit < len(held) else None  # no advice to continue as before
 
 
 def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSample]) -> Mapping[str, Fact]:
