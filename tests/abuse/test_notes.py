@@ -17,7 +17,6 @@ from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all
 from wslgpud.active_runs import announced
 from wslgpud.active_runs.announced import MAX_RUNS, MAX_RUNS_A_USER, TooManyRuns
-from wslgpud.active_runs.notes import Claim
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.relay import LogError, own_log
 from wslgpud.alerts.control import FILE as CONTROL
@@ -255,9 +254,9 @@ def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
     running = (process(10, NOBODY), process(11, 1000), process(12, None))
 
     def announce() -> None:
-        claim = Claim({"ram": 9 * GIB, "nonsense": 1 << 60}, {"ram": GIB}, [10, 11, 12, 13])
+        peaks = {"ram": 9 * GIB, "nonsense": 1 << 60}
         note = host.note("guard", "make", who="make")
-        note.tell("runs", claim=claim)
+        note.tell("runs", facts={"peaks": peaks, "used": {"ram": GIB}, "pids": [10, 11, 12, 13]})
         LINES.append(note._line)
 
     with another(announce, NOBODY) as pid:

@@ -9,8 +9,7 @@ import pytest
 
 from tests.sampling.test_pipeline import SteppingClock
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.notes import Claim, checked
-from wslgpud.active_runs.run_messages import headline, waiting
+from wslgpud.active_runs.notes import checked, headline, waiting
 
 GIB = 1 << 30
 RUN: dict[str, Any] = {"what": "x", "phase": "", "elapsed_seconds": 5.0}
@@ -98,5 +97,5 @@ def test_a_note_is_written_twice_a_second_and_on_a_new_phase(tmp_path: Path) -> 
         note.tell("reading", done_ratio=0.3)
         assert told() == ("reading", 0.3)
         clock.now += 0.5
-        note.tell("reading", done_ratio=0.4, claim=Claim({"ram": 1}, pids=[1] * 1025))
+        note.tell("reading", done_ratio=0.4, facts={"peaks": {"ram": 1}, "pids": [1] * 1024})
         assert told() == ("reading", 0.4)

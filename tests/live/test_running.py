@@ -17,8 +17,7 @@ import pytest
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, hearing, seen
 from wslgpud.active_runs.announced import AnnouncedRuns
-from wslgpud.active_runs.notes import Note, Noted
-from wslgpud.active_runs.run_messages import PHASES, headline
+from wslgpud.active_runs.notes import PHASES, Note, Noted, headline
 from wslgpud.host import Host
 from wslgpud.sources.identity import Peer
 from wslgpud.stress.stress_run import WorkerPace

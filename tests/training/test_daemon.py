@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import fold, tick, transition
-from wslgpud.active_runs.notes import Noted, checked
-from wslgpud.active_runs.run_messages import headline
+from wslgpud.active_runs.notes import Noted, checked, headline
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine

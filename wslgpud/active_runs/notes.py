@@ -1,9 +1,12 @@
-"""What a run announces of itself to the daemon, over its control socket, and what of that is fit to be used."""
+"""What a run announces of itself to the daemon, what of that is fit to be used, and what is said of it.
+
+``peaks`` is the memory that a guarded command needed before and ``used`` what it holds now, in bytes by resource ("ram"
+or a card's UUID), so that the daemon can warn before it takes the rest; ``pids`` are its processes, largest first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -11,6 +14,7 @@ from wslgpud.config import SYSTEM_STATE
 from wslgpud.host import Host
 from wslgpud.security import redaction, shapes
 from wslgpud.sources.identity import Identity
+from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +51,8 @@ _TRAINING = shapes.record(
     dict.fromkeys(("step_seconds", "usual_step_seconds"), shapes.seconds)
     | dict.fromkeys(("pinned", "batch", "tokens", "length", "longest"), shapes.uint),
 )
+#: the phases that a note may name, see ``wslgpud.stress.worker``; a guarded command has none
+PHASES: Mapping[str, str] = TEMPLATES["phase"]
 #: minimum interval between two announcements, except when the phase changes
 WRITE_SECONDS = 0.5
 
@@ -66,18 +72,6 @@ def checked(note: dict[str, Any]) -> dict[str, Any]:
     if not _RUN(note) or (note["kind"] == "training" and not _TRAINING(note)):
         raise ValueError("not a note")
     return {**note, **{word: redaction.named(note[word])[:MAX_WORD] for word in _WORDS}}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The memory a command needed before and holds now, so that the daemon can warn before it takes the rest.
-
-    ``peaks`` and ``used`` are bytes by resource ("ram" or a card's UUID), ``pids`` its processes, largest first.
-    """
-
-    peaks: Mapping[str, int]
-    used: Mapping[str, int] = field(default_factory=dict)
-    pids: Sequence[int] = ()
 
 
 class Note:
@@ -124,7 +118,6 @@ class Note:
         done_ratio: float | None = None,
         left_seconds: float | None = None,
         facts: Mapping[str, Any] | None = None,
-        claim: Claim | None = None,
     ) -> None:
         """Announce the progress: the phase, the share done (0 to 1), and the longest remaining time."""
         now = self._host.clock.mono()
@@ -132,7 +125,55 @@ class Note:
             return
         self._phase, self._told = phase, now
         ends_mono = None if left_seconds is None else now + left_seconds
-        claimed = {**vars(claim), "pids": claim.pids[:MAX_PIDS]} if claim else {}
-        document = {**self._facts, "phase": phase, "done_ratio": done_ratio, "ends_mono": ends_mono}
-        document |= {**(facts or {}), **claimed}
+        document = {**self._facts, "phase": phase, "done_ratio": done_ratio, "ends_mono": ends_mono, **(facts or {})}
         self._line.tell({name: value for name, value in document.items() if value is not None})
+
+
+def phase(word: str) -> MessageLike:
+    """Return the name of a phase; an unknown one unchanged."""
+    return Message(PHASES[word]) if word in PHASES else word
+
+
+def headline(document: Mapping[str, Any]) -> Message:
+    """Return the line about an active run in ``status``."""
+    stress = document["kind"] == "stress"
+    facts = {"what": document["what"], "details": tuple(_details(document, stress=stress))}
+    if document["kind"] == "training":
+        return say("training: {what}: {details}", **facts)
+    return say("stress run of {what}: {details}", **facts) if stress else say("guarded: {what}: {details}", **facts)
+
+
+def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[MessageLike]:
+    if "steps" in document:
+        yield from _of_training(document)
+    elif stress or not document["phase"]:
+        yield phase(document["phase"])
+    if (share := document.get("done_ratio")) is not None:
+        yield say("{done_ratio} done", done_ratio=share)
+    yield say("for {elapsed_seconds}", elapsed_seconds=document["elapsed_seconds"])
+    if (left := document.get("left_seconds")) is not None:
+        about = say("about {left_seconds} left", left_seconds=left) if stress else None
+        yield about or say("time limit in {left_seconds}", left_seconds=left)
+    if peak := document.get("peak_bytes"):
+        yield say("peak {peak_bytes}", peak_bytes=peak)
+    if compilers := document.get("waiting"):
+        yield waiting(int(compilers))
+
+
+def _of_training(document: Mapping[str, Any]) -> Iterator[MessageLike]:
+    yield says("{count} step", "{count} steps", count=int(document["steps"]))
+    if (seconds := document.get("step_seconds")) is not None and seconds < 1:
+        yield say("{number} steps per second", number=f"{1 / seconds:.1f}")
+    elif seconds is not None:
+        yield say("{step_seconds} each", step_seconds=seconds)
+    if (kept := document.get("kept_bytes")) is not None:
+        yield say("keeps {kept_bytes}", kept_bytes=kept)
+    if (growth := document.get("step_growth_bytes")) is not None:
+        yield say("{step_bytes} more with each step", step_bytes=growth)
+    if (batch := document.get("batch")) is not None and document.get("largest_batch") == batch:
+        yield say("batch {batch}, a larger one will not fit", batch=int(batch))
+
+
+def waiting(compilers: int) -> Message:
+    """Return the message about compilers that wait for memory."""
+    return says("{count} compiler waits", "{count} compilers wait", count=compilers)

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 from rich.cells import chop_cells
 
 from wslgpud import training
-from wslgpud.active_runs.notes import Claim, Note
+from wslgpud.active_runs.notes import MAX_PIDS, Note
 from wslgpud.advise.guard import capacity, past_runs, summary, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay, opened_log, own_log
@@ -81,9 +81,9 @@ def guard(
                 known = _remember(folder, guarded, stats)
             if stats.code and not stats.interrupted and fallback:
                 _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
-                second = ordered(["/bin/sh", "-c", fallback])
-                stats = _run(second, host, stream, vram, known, folder, inside=inside)
-                _sum_up(stats, second, file)
+                guarded = ordered(["/bin/sh", "-c", fallback])
+                stats = _run(guarded, host, stream, vram, known, folder, inside=inside)
+                _sum_up(stats, guarded, file)
     finally:
         vram.stop()
     raise SystemExit(stats.code)
@@ -103,15 +103,14 @@ def _run(
             nonlocal trains
             trains = trains or any(imported_torch(files, process.pid) for process in run.processes)
             relay.show(_line(stats, left, run, vram))
-            pids = [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)]
-            taken = {c.key: max(0, c.now_bytes - c.start_bytes) for c in vram.cards if c.now_bytes is not None}
-            used, limit = {"ram": stats.held_bytes, **taken}, guarded.timeout_seconds
-            note.tell(
-                "waits" if run.stopped else "runs",
-                left_seconds=None if limit is None else max(0.0, limit - note.seconds),
-                facts={"peak_bytes": stats.peak_bytes, "waiting": run.stopped},
-                claim=Claim(peaks, used, pids) if peaks else None,
-            )
+            facts: dict[str, Any] = {"peak_bytes": stats.peak_bytes, "waiting": run.stopped}
+            if peaks:
+                pids = [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)]
+                taken = {c.key: max(0, c.now_bytes - c.start_bytes) for c in vram.cards if c.now_bytes is not None}
+                facts |= {"peaks": peaks, "used": {"ram": stats.held_bytes, **taken}, "pids": pids[:MAX_PIDS]}
+            limit = guarded.timeout_seconds
+            left_seconds = None if limit is None else max(0.0, limit - note.seconds)
+            note.tell("waits" if run.stopped else "runs", left_seconds=left_seconds, facts=facts)
 
         stats = GuardedRun(guarded, host, relay, vram, show).to_end()
     if not trains:

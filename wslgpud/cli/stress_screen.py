@@ -10,7 +10,7 @@ from rich import progress as bars
 from rich.panel import Panel
 from rich.text import Text
 
-from wslgpud.active_runs.run_messages import phase
+from wslgpud.active_runs.notes import phase
 from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console, pairs, table_of
 from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from wslgpud import __version__
-from wslgpud.active_runs.run_messages import headline as running_headline
+from wslgpud.active_runs.notes import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.messages import forecast_facts, iso, lost, row_facts, text_now
 from wslgpud.model import (

@@ -25,19 +25,11 @@ _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tr
 _LONGEST = ("max_length", "max_seq_length")
 
 
-class _Wanted:
-    """Whether a checkpoint is requested; the next step that ends saves it."""
-
-    def __init__(self, companion: Any) -> None:
-        self._wanted = False
-        companion.on_warning(self._note)
-
-    def _note(self, *_: Any) -> None:
-        self._wanted = True
-
-    def taken(self) -> bool:
-        wanted, self._wanted = self._wanted, False
-        return wanted
+def _warnings(companion: Any) -> list[Any]:
+    """Return the warnings to come; the next step that ends saves a checkpoint."""
+    warnings: list[Any] = []
+    companion.on_warning(lambda *warning: warnings.append(warning))
+    return warnings
 
 
 def attach(companion: Any, actions: Any = ("save",)) -> None:
@@ -120,13 +112,14 @@ def split(inputs: Any, parts: int) -> list[Any]:
 
 def trainer_callback(companion: Any, base: Any = None) -> Any:
     """Return a callback for Hugging Face's Trainer, and those derived from it (TRL's)."""
-    wanted = _Wanted(companion)
+    warnings = _warnings(companion)
 
     class WslgpudCallback(base or import_module("transformers").TrainerCallback):  # type: ignore[misc]  # made when there
         """Saves a checkpoint at the end of the step in which the daemon has warned."""
 
         def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
-            control.should_save = control.should_save or wanted.taken()
+            control.should_save = control.should_save or bool(warnings)
+            warnings.clear()
             return control
 
     return WslgpudCallback
@@ -134,13 +127,14 @@ def trainer_callback(companion: Any, base: Any = None) -> Any:
 
 def lightning_callback(companion: Any, base: Any = None) -> Any:
     """Return a callback for Lightning's Trainer."""
-    wanted = _Wanted(companion)
+    warnings = _warnings(companion)
 
     class WslgpudCallback(base or import_module("lightning.pytorch").Callback):  # type: ignore[misc]  # same
         """Saves a checkpoint after the batch in which the daemon has warned."""
 
         def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-            if wanted.taken():
+            if warnings:
+                warnings.clear()
                 trainer.save_checkpoint(f"{trainer.default_root_dir}/wslgpud-step-{trainer.global_step}.ckpt")
 
     return WslgpudCallback
