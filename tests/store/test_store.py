@@ -305,3 +305,13 @@ def test_values_stay_in_order_of_time_when_a_precision_changes(file, settings, c
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
             assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
+
+
+def test_an_hour_later_a_series_goes_on_and_is_known_as_seen(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in (0, 1, 3700, 3701):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+            assert store.flush()
+        assert made.read_all(store.reader) == [(s, s) for s in (0, 1, 3700, 3701)]
+    assert made.query(file, "SELECT seen_ms FROM series") == [((made.T0 + 3700) * 1000,)]

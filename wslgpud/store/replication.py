@@ -9,6 +9,7 @@ backlog is bounded by ``store.max_bytes``, like the whole file.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import SeriesKey, WriteBuffer, find_or_add
+from wslgpud.store.write_buffer import TURN_SECONDS, SeriesKey, WriteBuffer, find_or_add
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
@@ -71,8 +72,9 @@ class ReplicationSource:
         self._source = _Source(0, "", (0, 0), None, {})
         #: id of the machine in the server
         self.host_id = 0
-        #: id of a series in the file, as in its batches -> in the server
+        #: id of a series in the file, as in its batches -> in the server; looked up anew as in ``WriteBuffer``
         self._numbers: dict[str, int] = {}
+        self._turned_mono = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
         #: samples that wait in the file, None while unknown
@@ -99,6 +101,8 @@ class ReplicationSource:
 
     def waiting(self, ticks: int) -> Sequence[_Rows]:
         """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
+        if time.monotonic() - self._turned_mono >= TURN_SECONDS:
+            self._turned_mono, self._numbers = time.monotonic(), {}
         with self._local() as local:
             self._follow(local)
             copied = self._source.copied
@@ -162,9 +166,6 @@ class ReplicationSource:
     def empty(self) -> bool:
         """Rows not copied yet are not lost: they are in the file."""
         return True
-
-    def in_use(self) -> set[int]:
-        return {*self._numbers.values()}
 
     def close(self) -> None:
         if self._reader is not None:

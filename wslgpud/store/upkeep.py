@@ -73,7 +73,6 @@ _UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE
 _BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
 _TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
 _SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
-_SEEN = text("UPDATE series SET seen_ms = :now WHERE id = :id")
 #: a clock that was years ahead must not keep any for so long
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
 _FORGOTTEN = text(f"""
@@ -234,8 +233,6 @@ class Upkeep:
         raw_ms, all_ms = (now_ms - days * DAY * 1000 for days in (self._settings.raw_days, self._longest_days))
         limits = {"crowded": MAX_SERIES_OF_NAMES, "roomy": ROOMY, "limit": SLICE_ROWS}
         with connection.begin():
-            if in_use := self._buffer.in_use():
-                connection.execute(_SEEN, [{"id": number, "now": now_ms} for number in in_use])
             connection.execute(_SEEN_AHEAD, {**ours, "now": now_ms})
             if gone := connection.scalars(_FORGOTTEN, {**ours, **limits, "raw_ms": raw_ms, "all_ms": all_ms}).all():
                 connection.execute(_FORGET, [{"id": number} for number in gone])

@@ -24,7 +24,7 @@ _ROW_BYTES = 700
 #: ids a second, for rows from before the database is open: theirs come from the clock, and those in it stay below
 _IDS_A_SECOND = 4
 
-#: a series no longer read is dropped after one to two times this
+#: all series are looked up anew this often, which says in the database that they are still read, and drops the others
 TURN_SECONDS = 3600.0
 _series = schema.series.c
 _PAGE = 4096
@@ -67,9 +67,6 @@ class Buffer(Protocol):
 
     def free(self, connection: Connection, sealed: int) -> None:
         """Free the places of batches up to id ``sealed``."""
-
-    def in_use(self) -> set[int]:
-        """Return the ids of the series that are being read."""
 
     @property
     def empty(self) -> bool: ...
@@ -122,33 +119,30 @@ class Series:
 
 
 class SeriesInUse:
-    """Series from their first reading until an hour or two after the last one."""
+    """Series from their first reading until an hour later at most."""
 
     def __init__(self) -> None:
         #: metric and label values -> series
         self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
-        self._before = self.known
         self._turned_mono = 0.0
         self._learned = 0
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
-        """Return the entry of a series not seen since the last turn."""
-        series = self._before.get((spec.name, labels))
-        if series is None:
-            own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
-            self._learned += 1
-            key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
-            series = Series(str(self._learned), key, spec, labels)
+        """Return the new entry of a series."""
+        own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
+        self._learned += 1
+        key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
+        series = Series(str(self._learned), key, spec, labels)
         self.known[spec.name, labels] = series
         return series
 
     def turn(self, now_mono: float) -> None:
-        """Drop the series that were not read for one to two hours; no queued sample may refer to one."""
+        """Drop all series once an hour; no queued sample may refer to one."""
         if now_mono - self._turned_mono >= TURN_SECONDS:
-            self._turned_mono, self._before, self.known = now_mono, self.known, {}
+            self._turned_mono, self.known = now_mono, {}
 
     def every(self) -> Collection[Series]:
-        return {s.name: s for s in (*self._before.values(), *self.known.values()) if s.name}.values()
+        return {s.name: s for s in self.known.values() if s.name}.values()
 
     def replace(self, series: Series) -> None:
         """Map a series without an id of its own to that of all others, or to none."""
@@ -160,9 +154,7 @@ class SeriesInUse:
             series.name = ""
             return
         instead = self.known.get((spec.name, other)) or self.learn(spec, other)
-        for generation in (self._before, self.known):
-            if (spec.name, series.labels) in generation:
-                generation[spec.name, series.labels] = instead
+        self.known[spec.name, series.labels] = instead
 
 
 class Slots:
@@ -243,16 +235,12 @@ class WriteBuffer:
         for series in self._series.every():
             series.number = None
 
-    def in_use(self) -> set[int]:
-        with self._lock:
-            return {series.number for series in self._series.every() if series.number is not None}
-
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         ms = round(snapshot.wall * 1000)
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
-            if not any(item.ticks for item in self._queue):
+            if not self._open.times and not any(item.ticks for item in self._queue):
                 self._series.turn(snapshot.mono)
             for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
