@@ -48,13 +48,6 @@ def test_every_answer_but_not_modified_states_its_length():
     assert nothing.keys() & {b"content-length", b"content-type"} == set()
 
 
-def test_a_malformed_request_is_counted_once(serve):
-    running = serve()
-    running.raw(b"GET /\0 HTTP/1.1\r\n\r\n", end=True)
-
-    assert dict(running.server._app._counts) == {("other", 400): 1}
-
-
 def test_the_log_keeps_200_characters_of_a_failed_path(serve, caplog):
     def broken(_):
         raise RuntimeError("disk on fire")
@@ -81,18 +74,3 @@ def test_64_requests_may_wait_and_8_passwords_of_one_client(threads, most):
     threads.close()
     assert answered == [True] * most
     assert (refused.status, again.status) == (503, 503)
-
-
-@pytest.mark.parametrize(("work", "most"), [("_threads", 2), ("_heavy", 2), ("_bcrypt", 1)])
-def test_many_clients_never_start_more_than_a_few_threads(serve, work, most):
-    threads, release, before = getattr(serve().server._app, work), threading.Event(), set(threading.enumerate())
-
-    async def ask_for_all():
-        asked = [asyncio.ensure_future(threads.run(release.wait, f"client {number}")) for number in range(8)]
-        await asyncio.sleep(0)
-        started = set(threading.enumerate()) - before
-        release.set()
-        await asyncio.gather(*asked)
-        return len(started)
-
-    assert asyncio.run(ask_for_all()) == most
