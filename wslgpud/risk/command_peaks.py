@@ -158,10 +158,11 @@ class CommandPeaks:
         rests = [
             ExpectedPeak(expected.peak_bytes - expected.used_bytes, expected.who, expected.peak_bytes)
             for expected in announced
-            if expected.resource == room.key and self._believed(room.key, expected.peak_bytes)
+            if expected.resource == room.key
+            and expected.peak_bytes > expected.used_bytes
+            and self._believed(room.key, expected.peak_bytes)
         ]
         rests += [wish for pid, wish in self._own(t, room.key) if pid not in spoken]
-        rests = [wish for wish in rests if wish.rest_bytes > 0]
         if not rests:
             return None
         most = max(rests)

@@ -107,21 +107,24 @@ class Holders:
         if room.gpu is None and not self.fresh:
             return None
         owners, ram = self.listed()
-        parts: dict[Owner, int] = defaultdict(int, ram if room.key == "ram" else {})
-        for pid, size in self._sizes(room):
+        parts = ram if room.key == "ram" else self._parts(room, owners)
+        users: dict[int | None, int] = defaultdict(int)
+        for owner, size in parts.items():
+            users[owner.uid] += size
+        return {**parts, **{Owner(uid, ""): size for uid, size in users.items()}}
+
+    def _parts(self, room: Room, owners: Mapping[int, Owner]) -> Mapping[Owner, int]:
+        """Return the bytes that each owner's processes hold on a card, or in a group."""
+        if room.gpu is not None:
+            sizes = [(program.pid, program.used_bytes or 0) for program in room.gpu.processes]
+        else:
+            group = room.key.removeprefix("cgroup:")
+            sizes = [(process.pid, process.held_bytes) for process in self._processes if process.within(group)]
+        parts: dict[Owner, int] = defaultdict(int)
+        for pid, size in sizes:
             if pid in owners:
                 parts[owners[pid]] += size
-        whole: dict[Owner, int] = defaultdict(int)
-        for owner, size in parts.items():
-            whole[Owner(owner.uid, "")] += size
-        return parts | whole
-
-    def _sizes(self, room: Room) -> list[tuple[int, int]]:
-        """Return the pid and the bytes of each process on a card, or in a group."""
-        if room.gpu is not None:
-            return [(program.pid, program.used_bytes or 0) for program in room.gpu.processes]
-        group = room.key.removeprefix("cgroup:")
-        return [] if group == "ram" else [(p.pid, p.held_bytes) for p in self._processes if p.within(group)]
+        return parts
 
     def _only_person(self) -> Owner | None:
         """Return the one person who uses this machine; None where there are several.
