@@ -41,7 +41,6 @@ HOMES = {
     "h11": {"serve", "security"},
     "bcrypt": {"serve"},
     "yaml": {"serve"},
-    "apscheduler": {"stress"},
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
     "polib": {"words"},

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from wslgpud.stress.worker_job import PASSES
+from wslgpud.stress.stress_run import PASSES
 
 pytestmark = pytest.mark.bench
 pytest.importorskip("torch")

@@ -20,7 +20,7 @@ from prometheus_client import Gauge, start_http_server
 from sqlalchemy import create_engine, text
 
 #: imported for their memory
-LIBRARIES = ("asyncio", "apscheduler.schedulers.background", "h11")
+LIBRARIES = ("asyncio", "h11")
 FILES = ("/proc/meminfo", "/proc/vmstat")
 COMMIT_SECONDS = 10
 CHILD = """

@@ -45,7 +45,6 @@ FOREIGN = (
     "markdown_it",
     "pygments",
     "prometheus_client",
-    "apscheduler",
 )
 #: our own modules, for options that are off
 OFF = ("wslgpud.brake.brake", "wslgpud.brake.watchdog")

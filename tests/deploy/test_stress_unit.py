@@ -22,8 +22,8 @@ from wslgpud.host import Host, SystemClock
 from wslgpud.model import StressFinding, StressResult
 from wslgpud.store.records import MAX_RESULT_BYTES, stress_to_json
 from wslgpud.stress.schedule import Nightly
+from wslgpud.stress.stress_run import Mode
 from wslgpud.stress.unit import MAX_REQUEST_BYTES, Asker, answer
-from wslgpud.stress.worker_job import Mode
 from wslgpud.words import MessageError
 
 RESULT = StressResult(

@@ -22,8 +22,8 @@ from tests.bench.stress_rivals import FAULTS, RIVALS, Card, table
 from tests.stress.faulty_worker import Faulty
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
-from wslgpud.stress import worker_job
 from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.stress_run import job_of
 from wslgpud.stress.worker.card import Leave, WorkerJob
 from wslgpud.stress.worker.phases import Worker
 
@@ -52,7 +52,7 @@ def sample(small):
 def battery(small, faults=None, mode="quick", **changes):
     """Run one battery; return its result, its lines and its seconds."""
     before, lines = sample(small), []
-    job = worker_job.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
+    job = job_of(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
     one = Faulty(WorkerJob(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event())
     one.faults = json.loads(json.dumps(faults or {}))
     start, end = time.perf_counter(), {"event": "end", "outcome": "done", "why": ""}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.stress.support import gpu
 from wslgpud.stress.result import Frame, WorkerOutput, digest
-from wslgpud.stress.worker_job import PASSES
+from wslgpud.stress.stress_run import PASSES
 
 MIB = 1 << 20
 #: some 48 MiB in six chunks; the whole battery takes a third of a second

@@ -18,7 +18,7 @@ import time
 
 import torch
 
-from wslgpud.stress.worker import card, patterns, phases, protocol  # noqa: F401 - tests change some of their constants
+from wslgpud.stress.worker import card, patterns, phases  # noqa: F401 - tests change some of their constants
 
 
 class Faulty(phases.Worker):
@@ -102,4 +102,4 @@ def pinned(size):
 
 if __name__ == "__main__":
     Faulty.faults = json.loads(sys.argv[1])
-    protocol.converse(Faulty)
+    phases.converse(Faulty)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 sys.path.insert(0, sys.argv[1])  # an archive
 
-from worker import card, phases, protocol
+from worker import card, phases
 
 MIB = card.MIB
 SIZES = {
@@ -42,4 +42,4 @@ def small(job, send, stop):
 
 
 if __name__ == "__main__":
-    protocol.converse(small)
+    phases.converse(small)

@@ -24,9 +24,9 @@ from wslgpud.model import FindingKind
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, remark
 from wslgpud.stress.comparison import night as last_night
-from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
-from wslgpud.stress.worker_job import PASSES
+from wslgpud.stress.stress_run import PASSES
 from wslgpud.words import Message, say
 
 pytestmark = pytest.mark.usefixtures("without_torch")

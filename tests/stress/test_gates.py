@@ -6,7 +6,7 @@ import pytest
 
 from tests.stress.support import MIB, gpu
 from wslgpud.config import Stress
-from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
 
 IDLE = [gpu() for _ in range(30)]
 

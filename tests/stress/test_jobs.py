@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import math
+import threading
 import time
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 
 import pytest
-from tzlocal import unix
 
 from tests.stress.support import gpu, night
 from tests.support.elsewhere import Elsewhere
 from wslgpud.config import ConfigError, Stress
 from wslgpud.model import Event, Level, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import gpu as source
+from wslgpud.store.records import DaemonRun
 from wslgpud.stress import lock, schedule
 from wslgpud.stress.schedule import Nightly
 
@@ -26,8 +24,8 @@ from wslgpud.stress.schedule import Nightly
 class Shelf:
     """Keeps runs as the store does."""
 
-    def __init__(self, runs=()):
-        self.kept, self.reader = list(runs), self
+    def __init__(self, runs=(), previous_run=None):
+        self.kept, self.reader, self.previous_run = list(runs), self, previous_run
 
     def record_stress(self, result):
         self.kept.append(result)
@@ -45,14 +43,25 @@ def tick(*gpus):
     return Snapshot(time.time(), time.monotonic(), 1, (report,))
 
 
+class Waits(threading.Event):
+    """Ends each wait at once, and counts the seconds."""
+
+    seconds = 0.0
+
+    def wait(self, timeout=None):
+        self.seconds += timeout or 0.0
+        return self.is_set()
+
+
 @pytest.fixture
 def nightly(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PLACES", (str(tmp_path),))  # other tests hold locks of this machine
     opened = []
 
-    def make(runs=(), **settings):
+    def make(runs=(), previous_run=None, **settings):
         host = Elsewhere(tmp_path / "elsewhere")
-        opened.append(Nightly(Stress(**settings), host, tmp_path, Shelf(runs)))
+        opened.append(Nightly(Stress(**settings), host, tmp_path, Shelf(runs, previous_run)))
+        opened[-1]._runner.stop = Waits()
         return opened[-1]
 
     yield make
@@ -60,46 +69,47 @@ def nightly(tmp_path, monkeypatch):
         one.close()
 
 
-def planned(nightly):
-    return {job.id: job for job in nightly._scheduler.get_jobs()}
+def begins(nightly, *walls):
+    """Return at which of these moments, each with a tick, a night's tests have begun."""
+    begun = []
+    nightly._night = lambda: begun.append(wall)
+    for wall in walls:
+        nightly.observe(replace(tick(gpu()), wall=wall))
+        if nightly._testing is not None:
+            nightly._testing.join()
+    return begun
 
 
-def in_seconds(nightly, begun):
-    """Return the least and the greatest delay with which the next try can have been planned since ``begun``."""
-    when = planned(nightly)["vram-stress-again"].next_run_time.timestamp()
-    return when - time.time(), when - begun
+def at(text, day=1):
+    """Return a local time of day in June 2026, which begins on a Monday."""
+    return datetime.fromisoformat(f"2026-06-{day:02} {text}").timestamp()
 
 
-def test_a_night_is_planned_once_there_is_a_gpu(nightly, monkeypatch):
-    one = nightly()
-    one.observe(tick())
-    assert one._scheduler is None
-    one.observe(tick(gpu()))
+def test_a_night_begins_at_its_time_and_once(nightly):
+    one = nightly(schedule="30 3 * * *", jitter_minutes=0.0)
 
-    [job] = planned(one).values()
-    assert job.max_instances == 1
-    assert job.coalesce
-    assert (job.next_run_time.hour, job.next_run_time.minute) >= (3, 30)
+    assert begins(one, at("02:00"), at("03:29"), at("03:31"), at("03:32"), at("12:00")) == [at("03:31")]
+    assert begins(one, at("03:00", 2), at("03:30", 2)) == [at("03:30", 2)]
+
+
+def test_a_night_begins_some_minutes_late_by_chance(nightly, monkeypatch):
     monkeypatch.setattr("random.uniform", max)  # as late as can be
-    job.func()
-    soon = planned(one)["vram-stress-again"].next_run_time.timestamp() - time.time()
-    assert 0 < soon <= 20 * 60
+
+    assert begins(nightly(jitter_minutes=20.0), at("03:29"), at("03:49"), at("03:50")) == [at("03:50")]
 
 
-def test_off_is_off(nightly):
-    one = nightly(schedule="off")
-    one.observe(tick(gpu()))
+@pytest.mark.parametrize(("cards", "settings"), [((), {}), ((gpu(),), {"schedule": "off"})])
+def test_nothing_begins_without_a_card_or_when_it_is_off(nightly, cards, settings):
+    one = nightly([replace(night(0), wall=1.0)], **settings)
+    for wall in (at("02:00"), at("12:00")):
+        one.observe(replace(tick(*cards), wall=wall))
 
-    assert one._scheduler is None
-
-
-def test_the_scheduler_is_not_even_loaded_without_a_gpu():
-    code = "import sys, wslgpud.app.daemon; sys.exit('apscheduler' in sys.modules or 'torch' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert one._testing is None
 
 
-@pytest.mark.parametrize("schedule", ["nightly", "61 3 * * *", "0 3 * *", "0 3 * * 5-3", ""])
+@pytest.mark.parametrize(
+    "schedule", ["nightly", "61 3 * * *", "0 3 * *", "0 3 * * 5-3", "", "0 3 * foo *", "*/0 3 * * *"]
+)
 def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
     with pytest.raises(ConfigError, match=r'stress\.schedule: .* is neither "off" nor minute hour'):
         nightly(schedule=schedule)
@@ -113,6 +123,7 @@ def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
         ("7", "Sun"),
         ("1-5", "Mon Tue Wed Thu Fri"),
         ("0-2,sat", "Mon Tue Sat Sun"),
+        ("MON-Wed", "Mon Tue Wed"),
         ("5-7", "Fri Sat Sun"),
         ("*/2", "Tue Thu Sat Sun"),
         ("1-5/2", "Mon Wed Fri"),
@@ -120,11 +131,27 @@ def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
     ],
 )
 def test_days_of_the_week_are_those_of_a_crontab(field, days):
-    when = schedule.trigger(Stress(schedule=f"30 3 * * {field}", jitter_minutes=0.0))
-    noons = (datetime(2026, 6, day, 12, tzinfo=when.timezone) for day in range(1, 8))  # from a Monday on
-    next_fires = {when.get_next_fire_time(None, noon).strftime("%a") for noon in noons}
+    when = schedule.crontab(f"30 3 * * {field}")
+    next_fires = {schedule.next_time(when, at("12:00", day)) for day in range(1, 8)}
 
-    assert next_fires == set(days.split())
+    assert {time.strftime("%a", time.localtime(wall)) for wall in next_fires} == set(days.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "due"),
+    [
+        ("*/20 * * * *", "2026-06-01 12:20"),
+        ("0 3 15 * *", "2026-06-15 03:00"),
+        ("0 3 1 jan,mar *", "2027-01-01 03:00"),
+        ("0 22-23 29 2 *", "2028-02-29 22:00"),
+    ],
+)
+def test_the_next_time_is_the_first_that_fits(line, due):
+    assert schedule.next_time(schedule.crontab(line), at("12:00")) == datetime.fromisoformat(due).timestamp()
+
+
+def test_a_day_that_never_comes_is_never_due():
+    assert schedule.next_time(schedule.crontab("0 3 31 2 *"), at("12:00")) == math.inf
 
 
 @pytest.fixture
@@ -133,7 +160,6 @@ def machine_in(monkeypatch):
 
     def move(zone):
         monkeypatch.setenv("TZ", zone)
-        monkeypatch.setattr("tzlocal.unix._cache_tz", None, raising=False)
         time.tzset()
 
     yield move
@@ -141,80 +167,56 @@ def machine_in(monkeypatch):
     time.tzset()
 
 
-def test_a_repeated_hour_in_autumn_has_at_most_two_nights(machine_in):
+def test_a_repeated_hour_in_autumn_has_one_night(machine_in):
     machine_in("Europe/Helsinki")  # clocks go from 4 back to 3 there
-    when = schedule.trigger(Stress())
-    fires = [when.get_next_fire_time(None, datetime(2026, 10, 24, 12, tzinfo=when.timezone))]
+    fires = [datetime(2026, 10, 24, 12).timestamp()]
     for _ in range(3):
-        fires.append(when.get_next_fire_time(fires[-1], fires[-1]))
-    seconds = [fire.timestamp() for fire in fires]
+        fires.append(schedule.next_time(schedule.crontab("30 3 * * *"), fires[-1]))
 
-    assert all(after - before >= 3600 for before, after in pairwise(seconds))
-    assert {time.localtime(second)[3:5] for second in seconds} == {(3, 30)}
+    assert [after - before for before, after in pairwise(fires[1:])] == [25 * 3600, 24 * 3600]
+    assert {time.localtime(second)[3:5] for second in fires[1:]} == {(3, 30)}
 
 
-@pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
-def test_a_zone_without_a_name_ends_neither_daemon_nor_nights(nightly, machine_in, zone):
+@pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime", ""])
+def test_a_zone_without_a_name_does_as_well(machine_in, zone):
     machine_in(zone)
-    one = nightly()
-    one.observe(tick(gpu()))
-    [job] = planned(one).values()
 
-    assert time.localtime(job.next_run_time.timestamp())[3:5] == (3, 30)
-
-
-def test_a_machine_without_a_time_zone_is_not_warned_of_it(machine_in, monkeypatch, tmp_path, recwarn):
-    machine_in("")
-    monkeypatch.setattr(unix, "_get_localzone", partial(unix._get_localzone, str(tmp_path)))
-    noon = datetime.now().astimezone().replace(hour=12)
-
-    assert schedule.trigger(Stress()).get_next_fire_time(None, noon).utcoffset() == noon.utcoffset()
-    assert [str(warning.message) for warning in recwarn] == []
+    assert time.localtime(schedule.next_time(schedule.crontab("30 3 * * *"), time.time()))[3:5] == (3, 30)
 
 
 def test_missed_nights_are_caught_up_once(nightly):
-    begun = time.time()
-    weeks_ago = replace(night(0), wall=begun - 20 * 86400)
-    one = nightly([weeks_ago])
-    one.observe(tick(gpu()))
-    least, most = in_seconds(one, begun)
+    one = nightly([replace(night(0), wall=at("12:00") - 20 * 86400)])
 
-    assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
-    assert least <= 900 <= most
+    assert begins(one, at("12:00"), at("12:14"), at("12:15"), at("12:16"), at("14:00")) == [at("12:15")]
 
 
-def test_a_machine_always_off_at_night_is_first_tested_by_day(nightly, tmp_path):
-    nightly().observe(tick(gpu()))
-    (planned_since,) = tmp_path.glob("stress-since")
-    os.utime(planned_since, (0, time.time() - 2 * 86400))
-    one = nightly()
-    one.observe(tick(gpu()))
+def test_a_machine_always_off_at_night_is_first_tested_by_day(nightly):
+    one = nightly(previous_run=DaemonRun(at("09:00"), at("17:00"), True, "", ""))
 
-    assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
+    assert begins(one, at("09:00", 2), at("09:15", 2)) == [at("09:15", 2)]
 
 
 def test_nothing_is_caught_up_when_last_night_was_tested(nightly):
-    one = nightly([replace(night(0), wall=time.time() - 60)], schedule="30 3 * * 0", jitter_minutes=0.0)
-    one.observe(tick(gpu()))
+    one = nightly([replace(night(0), wall=at("11:59"))], schedule="30 3 * * 0", jitter_minutes=0.0)
 
-    assert sorted(planned(one)) == ["vram-stress"]
+    assert begins(one, at("12:00"), at("13:00")) == []
 
 
-def test_a_busy_gpu_is_tried_again_the_same_night(nightly):
-    one, begun = nightly(retries=2, retry_minutes=40.0), time.time()
+def test_a_night_missed_asleep_begins_on_waking(nightly):
+    one = nightly(jitter_minutes=0.0)
+
+    assert begins(one, at("01:00"), at("09:00", 5), at("10:00", 5)) == [at("09:00", 5)]
+
+
+def test_a_busy_gpu_is_tried_again_the_same_night(nightly, caplog):
+    one = nightly(retries=2, retry_minutes=40.0)
     one.observe(tick(gpu(utilization_ratio=0.9)))
-    one._night()
-    least, most = in_seconds(one, begun)
-    assert least <= 2400 <= most
-    for _ in range(2):
-        assert one.news() == []
-        assert one._history.kept == []
-        again = planned(one)["vram-stress-again"]
-        again.remove()
-        again.func(*again.args)
-    assert "vram-stress-again" not in planned(one)
+    with caplog.at_level("INFO"):
+        one._night()
     one.news()
 
+    assert one._runner.stop.seconds == 2 * 2400
+    assert caplog.text.count("put off") == 2
     assert [run.verdict for run in one._history.kept] == ["skipped"]
 
 
@@ -230,21 +232,12 @@ def test_a_night_right_after_the_machine_woke_up_is_put_off(nightly, caplog):
         ),
     )
     one.observe(woke)
+    one._runner.stop.set()
     with caplog.at_level("INFO"):
         one._night()
 
     assert "the machine woke up only" in caplog.text
-    assert "vram-stress-again" in planned(one)
     assert one._history.kept == []
-
-
-def test_a_night_that_could_not_come_in_time_comes_late(nightly):
-    """The scheduler drops nothing for being late, and makes one of several; the gates decide."""
-    one = nightly()
-    one.observe(tick(gpu()))
-    [job] = planned(one).values()
-
-    assert (job.misfire_grace_time, job.coalesce) == (None, True)
 
 
 def test_a_run_is_stored_with_driver_and_temperature(nightly):
@@ -279,10 +272,8 @@ def test_a_tested_card_is_left_alone_when_another_is_retried(nightly, monkeypatc
     monkeypatch.setattr(one._runner, "run", run)
     one.observe(tick(gpu(), gpu(index=1, uuid="GPU-2")))
     one._night()
-    again = planned(one)["vram-stress-again"]
-    again.func(*again.args)
 
-    assert tested == [0, 1, 1]
+    assert tested == [0, 1, 1, 1]
 
 
 def test_wrong_data_raises_an_alarm_until_a_good_night(nightly):
@@ -304,20 +295,6 @@ def test_a_skipped_night_ends_no_alarm(nightly):
     one._news.put(replace(night(2, uuid="GPU-2"), gpu=1))
 
     assert one.news() == []
-
-
-def test_a_night_missed_asleep_is_noticed_on_waking(nightly, monkeypatch):
-    """The scheduler sleeps by a clock that stands still meanwhile."""
-    one, woken = nightly(), []
-    one.observe(tick(gpu()))
-    monkeypatch.setattr(one._scheduler, "wakeup", lambda: woken.append("woken"))
-    for kind in ("oom_kill", "clock_jump"):
-        now = tick(gpu())
-        sample = Sample(gpus=(gpu(),), events=(Event(kind, now.wall, "slept for 6 h"),))
-        one.observe(replace(now, reports=(replace(now.reports[0], sample=sample),)))
-        woken.append(kind)
-
-    assert woken == ["oom_kill", "woken", "clock_jump"]
 
 
 def test_the_alarm_of_a_broken_card_ends_with_the_card(nightly):

@@ -140,29 +140,20 @@ PHASE, BEAT, END = '{"event":"phase","phase":"","seconds":0}', '{"event":"beat"}
     ("lines", "most"),
     [
         (f"out('{BEAT}'.ljust(most) + '\\n' + '{END}\\n')", 256 << 10),
-        (f"out('{PHASE}\\n' * (most - 1) + '{END}\\n')", 50_000),
         (f"out(8 * ('{PHASE}'.ljust(255 << 10) + '\\n') + '{END}'.ljust(most - 8 * (255 << 10)) + '\\n')", 2 << 20),
         (
             (
-                f"out(255 * ('{BEAT}'.ljust((256 << 10) - 1) + '\\n'))\n"
-                f"out('{BEAT}'.ljust(most - (255 << 18) - 2 - len('{END}')) + '\\n{END}\\n')"
+                f"out(63 * ('{BEAT}'.ljust((256 << 10) - 1) + '\\n'))\n"
+                f"out('{BEAT}'.ljust(most - (63 << 18) - 2 - len('{END}')) + '\\n{END}\\n')"
             ),
-            64 << 20,
+            16 << 20,
         ),
     ],
-    ids=["a line's length", "lines", "kept bytes", "bytes in all"],
+    ids=["a line's length", "kept bytes", "bytes in all"],
 )
 def test_a_worker_may_write_only_what_the_largest_card_needs(lines, most):
     assert run_out(f"most = {most}\n{lines}") == ""
     assert run_out(f"most = {most + 1}\n{lines}") == "the worker wrote far too much"
-
-
-@pytest.mark.parametrize(("seconds", "most"), [(0.0, 2000), (10.0, 3000)])
-def test_a_worker_may_send_a_hundred_heartbeats_a_second(monkeypatch, seconds, most):
-    job = stopped_at(monkeypatch, after_job=seconds)
-
-    assert run_out(f"out('{BEAT}\\n' * {most} + '{END}\\n')", job) == ""
-    assert run_out(f"out('{BEAT}\\n' * {most + 1} + '{END}\\n')", job) == "the worker wrote far too much"
 
 
 def test_heartbeats_of_the_same_moment_are_passed_on_once(monkeypatch):

@@ -12,18 +12,12 @@ from wslgpud.stress.stress_run import WorkerPace, reporting
 PLANNED = 100_000
 
 
-def course(work_seconds, pause_seconds, soak_seconds):
-    """Yield (second, line) of a run: three quarters of the work, a pause, the rest, a soak."""
+def course(work_seconds, soak_seconds):
+    """Yield (second, line) of a run: the work, a soak."""
     yield 5.0, {"event": "filled", "planned": PLANNED}
     now, done, step = 5.0, 0.0, 0.1
-    paused = False
     while done < PLANNED:
         yield now, {"event": "beat", "phase": "patterns", "traversed": round(done)}
-        if done >= 0.75 * PLANNED and not paused:
-            paused, end = True, now + pause_seconds
-            while now < end:
-                now += step
-                yield now, {"event": "beat", "phase": "patterns", "traversed": round(done)}
         now, done = now + step, done + PLANNED * step / work_seconds
     end = now + soak_seconds
     while now < end:
@@ -32,14 +26,14 @@ def course(work_seconds, pause_seconds, soak_seconds):
 
 
 @pytest.mark.parametrize(
-    ("work", "pause", "soak"),
-    [(15, 15, 30), (15, 2, 0), (600, 15, 30), (8, 0, 0)],
+    ("work", "soak"),
+    [(15, 30), (15, 0), (600, 30), (8, 0)],
     ids=["an H200's full run", "its night", "a slow card", "quick"],
 )
-def test_the_time_left_is_right_from_the_start_to_the_last_phase(work, pause, soak):
-    lines = list(course(work, pause, soak))
+def test_the_time_left_is_right_up_to_the_last_phase(work, soak):
+    lines = list(course(work, soak))
     end = lines[-1][0]
-    pace, said = WorkerPace(pause, soak, began=0.0), []
+    pace, said = WorkerPace(soak, began=0.0), []
     for now, line in lines:
         pace.observe(line, now)
         if pace.left_seconds is not None:
@@ -55,7 +49,7 @@ def test_the_time_left_is_right_from_the_start_to_the_last_phase(work, pause, so
 
 
 def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
-    pace = WorkerPace(2.0, 0.0, began=0.0)
+    pace = WorkerPace(0.0, began=0.0)
     pace.observe({"event": "beat", "traversed": 9}, 0.5)
     pace.observe({"event": "filled"}, 1.0)
     pace.observe({"event": "beat", "traversed": 9}, 2.0)
@@ -69,7 +63,7 @@ def test_progress_and_worker_of_a_run_are_visible_to_others(tmp_path):
     host = Elsewhere(tmp_path, clock)
 
     with host.note("stress", "GPU 0", gpu=0) as note:
-        pace = WorkerPace(pause_seconds=0.0, soak_seconds=0.0, began=clock.now)
+        pace = WorkerPace(soak_seconds=0.0, began=clock.now)
         line = reporting(note, pace, clock.mono, heard.append)
         for seconds, said in [
             (1.0, {"event": "filled", "planned": 100}),
@@ -108,13 +102,12 @@ def test_the_bar_fills_as_far_as_known_and_else_moves_to_and_fro() -> None:
 
 
 def test_the_time_left_follows_from_the_pace_and_what_remains():
-    pace = WorkerPace(pause_seconds=2.0, soak_seconds=10.0, began=0.0)
+    pace = WorkerPace(soak_seconds=10.0, began=0.0)
     pace.observe({"event": "filled", "planned": 100}, 5.0)
     course = [
         (6.0, 4, "patterns", None),  # too early to tell
-        (7.0, 5, "patterns", 10.0 + 95 * 2.0 / 5 + 2.0),
-        (8.5, 5, "patterns", 10.0 + 95 * 2.0 / 5 + 0.5),  # within the pause
-        (9.5, 5, "patterns", 10.0 + 95 * 2.5 / 5),  # longer than the pause was to take
+        (7.0, 5, "patterns", 10.0 + 95 * 2.0 / 5),
+        (9.5, 50, "patterns", 10.0 + 4.5),
         (13.5, 100, "patterns", 10.0),
         (14.0, 100, "soak", 10.0),
         (20.0, 150, "soak", 4.0),
@@ -127,4 +120,4 @@ def test_the_time_left_follows_from_the_pace_and_what_remains():
         shares.append(pace.done_ratio)
 
     assert left == [seconds for *_, seconds in course]
-    assert shares == [None, 7 / 57, 8.5 / 57, 8.5 / 57, 13.5 / 23.5, 14 / 24, 20 / 24, 1.0]
+    assert shares == [None, 7 / 55, 9.5 / 24, 13.5 / 23.5, 14 / 24, 20 / 24, 1.0]

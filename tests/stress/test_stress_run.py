@@ -18,11 +18,10 @@ from wslgpud.host import Host, SystemClock
 from wslgpud.model import Reading
 from wslgpud.sources import gpu as source
 from wslgpud.stress.comparison import comparable
-from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import Python, command
-from wslgpud.stress.result import WorkerOutput
-from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.worker_job import job, ladder, reserve_bytes, sold_bytes
+from wslgpud.stress.result import WorkerOutput, sold_bytes
+from wslgpud.stress.stress_run import Runner, job_of, ladder, reserve_bytes
+from wslgpud.stress.telemetry import Recent
 
 FAITHFUL = """
 import json, sys
@@ -343,7 +342,7 @@ def test_a_card_slightly_below_its_nominal_size_is_accepted():
     ],
 )
 def test_a_fuller_mode_takes_longer_and_chunks_grow_with_cards(mode, card_bytes, settings, expected):
-    asked = job(gpu(total_bytes=card_bytes), settings, mode, wsl=False)
+    asked = job_of(gpu(total_bytes=card_bytes), settings, mode, wsl=False)
     names = ("repeats", "offsets", "retention_seconds", "soak_seconds", "beyond")
 
     assert (asked["chunk"] // MIB, *(asked[name] for name in names)) == expected

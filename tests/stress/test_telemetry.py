@@ -9,8 +9,8 @@ from wslgpud.model import Reading
 from wslgpud.sources import gpu as source
 from wslgpud.sources import windows
 from wslgpud.stress.comparison import drop, regressions
-from wslgpud.stress.conditions import Recent
 from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.telemetry import Recent
 
 SPECS = {spec.name: spec for spec in (*source.FED, source.THROTTLED)}
 HERE = ("0", "GPU-1")
@@ -51,7 +51,6 @@ def test_heat_power_and_clocks_are_the_highest_seen():
     assert found["temperature_max_celsius"] == 61
     assert found["power_max_watts"] == 300.0
     assert found["memory_clock_hertz"] == 14e9
-    assert course.detail()["first"]["gpu_clock_hertz:memory"] == 0.8e9
 
 
 def test_another_gpu_does_not_count():
@@ -71,7 +70,6 @@ def test_a_run_slowed_by_heat_is_excluded_from_the_comparison():
     slow = night(9, write_median=600e9, **course.values())
 
     assert course.values()["slowed_ratio"] == 0.25
-    assert course.detail()["throttle_reasons"] == ["hw_thermal_slowdown", "sw_power_cap"]
     assert drop(600e9, [800e9] * 8, 0.03, 0) is not None
     assert list(regressions(slow, [night(n) for n in range(8)])) == []
     assert list(regressions(night(9, write_median=600e9), [night(n) for n in range(8)])) != []

@@ -69,7 +69,7 @@ def check(config: Config) -> None:
     if config.otlp.endpoint:
         otlp.Push(config.otlp, list)
     if config.stress.schedule != schedule.OFF:
-        schedule.trigger(config.stress)
+        schedule.crontab(config.stress.schedule)
 
 
 class Daemon:

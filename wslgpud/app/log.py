@@ -53,8 +53,6 @@ def log_from(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # APScheduler logs each run of each job at info; our jobs report for themselves.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
 @contextmanager

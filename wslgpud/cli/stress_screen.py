@@ -15,8 +15,7 @@ from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console, pairs, table_of
 from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.model import StressResult
-from wslgpud.stress.comparison import VERDICTS
-from wslgpud.stress.described import course, made_with
+from wslgpud.stress.comparison import VERDICTS, course, made_with
 from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import current, say, t, template
 

@@ -22,9 +22,8 @@ from wslgpud.model import GpuSample, StressResult
 from wslgpud.security import safe_files
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.store.records import stress_to_json
-from wslgpud.stress.conditions import Recent
-from wslgpud.stress.stress_run import Runner
-from wslgpud.stress.worker_job import Mode
+from wslgpud.stress.stress_run import Mode, Runner
+from wslgpud.stress.telemetry import Recent
 from wslgpud.words import MessageError, MessageLike, cause
 
 _LOOK_SECONDS = 0.5

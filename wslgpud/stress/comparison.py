@@ -1,14 +1,14 @@
-"""Compares a run with earlier nights, and derives the alert level. Pure."""
+"""What a run says: compared with earlier nights, as a level of alert, and in words. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from wslgpud.model import FindingKind, Level, Number, StressFinding, StressResult, StressVerdict
-from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, template
+from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, says, template
 
 MIB = 1 << 20
 #: nights of the baseline, and the fewest for one
@@ -29,6 +29,18 @@ WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
 VERDICTS: Mapping[StressVerdict, str] = TEMPLATES["label"]["verdict"]
 #: Alert on the age of the last success, not on one failure: a GPU in use one night is no fault.
 LATE_SECONDS = 3 * 86400.0
+MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
+#: the card's state during a run, by the figure that shows it
+COURSE: Mapping[str, Callable[[float], MessageLike]] = {
+    "temperature_max_celsius": lambda celsius: say("up to {celsius} °C", celsius=round(celsius)),
+    "power_max_watts": lambda watts: f"{watts:.0f} W",
+    "memory_clock_hertz": lambda hertz: say("memory at {mhz} MHz", mhz=round(hertz / 1e6)),
+    "slowed_ratio": lambda ratio: say("throttled for {slowed_ratio} of the time", slowed_ratio=ratio),
+    "ecc_corrected": lambda n: says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(n)),
+    "ecc_uncorrected": lambda n: says(
+        "{count} error could not be corrected", "{count} errors could not be corrected", count=int(n)
+    ),
+}
 #: number of runs before and after a driver change that are compared
 NEW_RUNS, OLD_RUNS = 3, 7
 
@@ -190,3 +202,23 @@ def level_of(runs: Sequence[StressResult]) -> tuple[Level, MessageLike]:
             why = runs[-1].reason or Message(VERDICTS[runs[-1].verdict])
             return Level.WARNING, say("no run has passed for {age_seconds} ({why})", age_seconds=age, why=why)
     return Level.OK, say("the last run passed")
+
+
+def course(values: Mapping[str, float]) -> Iterator[MessageLike]:
+    """Yield the card's state during a run, as far as it is known."""
+    return (word(values[name]) for name, word in COURSE.items() if name in values)
+
+
+def made_with(key: Mapping[str, str]) -> Iterator[MessageLike]:
+    """Yield mode, versions and machine of a run."""
+    for name, value in key.items():
+        if name == "mode" and value in MODES:
+            yield Message(MODES[value])
+        elif name == "wsl":
+            yield say("under WSL") if value == "yes" else say("not under WSL")
+        elif name == "reserve_bytes" and value.isdecimal():
+            yield say("{reserve_bytes} deliberately left free", reserve_bytes=int(value))
+        elif name == "engine":
+            yield say("test version {version}", version=value)
+        elif value:
+            yield say("{name} {version}", name=named(name), version=value)

@@ -1,28 +1,26 @@
-"""The facts for the gates: recent samples, users of the GPU, power, a hung worker."""
+"""Gates: may a run begin, and must a running one leave? First the rules, which are pure, then the facts."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import threading
-from collections import Counter, deque
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import Event, GpuSample, Number, Reading
+from wslgpud.model import GpuSample
 from wslgpud.security import safe_files
-from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
 from wslgpud.sources.owned_files import Hangs, OwnedFiles
 from wslgpud.sources.processes import FRAMEWORK, MAX_FILES, short_command
-from wslgpud.stress.telemetry import Course, followed
+from wslgpud.words import Message, MessageLike, say
 
 log = logging.getLogger(__name__)
 
-#: samples kept: more than the longest settle time is useless
-MAX_SAMPLES = 4000
 #: Programs that have the device open without computing on it.
 BYSTANDERS = {
     *("nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "dcgm-exporter"),
@@ -38,83 +36,83 @@ _HUNG, _MAX_NOTE_BYTES, _BOOT_ID = "stress-hung.json", 4096, "/proc/sys/kernel/r
 OUR_PROBE = "wslgpud.probes"
 #: Monitors such as nvidia-smi, under any name, load the first only for its version.
 CUDA_LIBRARY, MANAGEMENT_LIBRARY = "/libcuda.so", "/libnvidia-ml.so"
+#: utilization that counts as idle over the settle time: usually below the first, hardly ever above the second
+IDLE_MEDIAN, IDLE_P95 = 0.05, 0.20
+#: allowed variation of used memory meanwhile: a desktop's varies by some tens of MiB
+STEADY_BYTES = 128 << 20
+#: with less free than this share, a run would reveal little about the card
+MIN_FREE_RATIO = 0.60
+#: drivers and desktops need a while to recover after the host slept
+AFTER_JUMP_SECONDS = 600.0
+#: Before a guest died of a full card, NVML was silent for 33 s (microsoft/WSL#40732).
+SILENT_SECONDS = 10.0
 
 
-class Recent:
-    """The last minutes of each GPU. Written by one thread, read by another."""
+@dataclass(frozen=True)
+class Surroundings:
+    """The state of the machine before a run; ``samples`` cover the settle time, oldest first."""
 
-    def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
-        #: the last sample's readings, parsed only when a run asks: that would take a tenth of each tick
-        self._unread: Iterable[Reading] = ()
-        self._facts: dict[str, dict[str, Number]] = {}
-        self._drivers: dict[str, str] = {}
-        self._courses: dict[str, Course] = {}
-        self._lock = threading.Lock()
-        self.last_jump_mono: float | None = None
-        self.last_error_mono: float | None = None
+    samples: Sequence[GpuSample]
+    holders: Sequence[str] = ()
+    on_battery: bool | None = None
+    jump_age_seconds: float | None = None
+    hung_since_boot: bool = False
+    recent_gpu_errors: bool = False
 
-    def add(
-        self, mono: float, gpus: Collection[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
-    ) -> None:
-        with self._lock:
-            for sample in gpus:
-                self._samples.setdefault(sample.uuid, deque(maxlen=MAX_SAMPLES)).append((mono, sample))
-            if gpus:
-                self._unread = readings
-            if self._courses:
-                self._read()
-        for event in events:
-            if event.kind == "clock_jump":
-                self.last_jump_mono = mono
-            elif event.kind in ("dxg_error", "nvidia_xid"):
-                self.last_error_mono = mono
 
-    def _read(self) -> None:
-        readings, self._unread = tuple(self._unread), ()
-        for uuid, facts in followed(readings).items():
-            self._facts[uuid] = facts
-            if uuid in self._courses:
-                self._courses[uuid].add(facts)
-        for spec, _, labels in readings:
-            if spec is gpu_source.INFO:
-                card = dict(zip(spec.labels, labels, strict=True))
-                self._drivers[card["uuid"]] = card["driver_version"]
+def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
+    """Yield the reasons against starting a run now; none if it may start."""
+    if seen.hung_since_boot:
+        yield say("an earlier run's worker still hangs in the driver: restart WSL or the machine")
+    if seen.recent_gpu_errors:
+        yield say("the kernel has just reported errors of the GPU driver")
+    if seen.holders:
+        yield say("programs are using the GPU: {programs}", programs=tuple(sorted(set(seen.holders))[:5]))
+    if seen.on_battery:
+        yield say("the machine is running on battery")
+    if seen.jump_age_seconds is not None and seen.jump_age_seconds < AFTER_JUMP_SECONDS:
+        yield say("the machine woke up only {awake_seconds} ago", awake_seconds=seen.jump_age_seconds)
+    yield from _of_card(seen.samples, settings) if seen.samples else [say("the GPU does not answer")]
 
-    def driver(self, uuid: str) -> str:
-        """Return the version of a card's driver, empty where it is not known."""
-        with self._lock:
-            self._read()
-            return self._drivers.get(uuid, "")
 
-    def since(self, uuid: str, mono: float) -> list[GpuSample]:
-        with self._lock:
-            return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
+def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message]:
+    last = samples[-1]
+    if busy := sorted(s.utilization_ratio for s in samples if s.utilization_ratio is not None):
+        middle, high = busy[len(busy) // 2], busy[int(0.95 * len(busy))]
+        if middle >= IDLE_MEDIAN or high >= IDLE_P95:
+            facts = {"busy_ratio": high, "past_seconds": settings.settle_seconds}
+            yield say("the GPU is busy: {busy_ratio} in the last {past_seconds}", **facts)
+    used = [s.used_bytes for s in samples if s.used_bytes is not None]
+    if not used:
+        yield say("the driver does not report how much memory is in use")
+    elif (varied := max(used) - min(used)) > STEADY_BYTES:
+        yield say("memory in use varies by {varied_bytes}", varied_bytes=varied)
+    if last.free_bytes is not None and last.total_bytes:
+        free = last.free_bytes / last.total_bytes
+        if free < MIN_FREE_RATIO:
+            yield say("only {free_ratio} of the memory is free", free_ratio=free)
+    celsius = last.temperature_celsius
+    if celsius is not None and celsius > settings.max_celsius:
+        yield say("the GPU is hot: {celsius} °C", celsius=round(celsius))
 
-    def watched_since(self, uuid: str) -> float:
-        """Return the monotonic time of a card's oldest sample."""
-        with self._lock:
-            return self._samples[uuid][0][0]
 
-    def last(self, uuid: str) -> tuple[float, GpuSample] | None:
-        with self._lock:
-            known = self._samples.get(uuid)
-            return known[-1] if known else None
+def reason_to_leave(
+    holders: Sequence[str] = (), *, waiting: bool = False, gpu_errors: bool = False, silent_seconds: float = 0.0
+) -> MessageLike:
+    """Return why a run must end; empty when it may continue.
 
-    @contextlib.contextmanager
-    def following(self, uuid: str) -> Iterator[Course]:
-        with self._lock:
-            self._read()
-            course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
-        try:
-            yield course
-        finally:
-            with self._lock:
-                del self._courses[uuid]
-
-    def gpus(self) -> list[GpuSample]:
-        with self._lock:
-            return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)
+    ``holders`` use the GPU (none did at the start), ``waiting``: a program waits for the lock file, ``gpu_errors``: the
+    kernel log has new errors of the driver.
+    """
+    if waiting:
+        return say("a program is waiting for the GPU's lock file")
+    if holders:
+        return say("{program} wants the GPU", program=holders[0])
+    if gpu_errors:
+        return say("the kernel reports errors of the GPU driver")
+    if silent_seconds > SILENT_SECONDS:
+        return say("the driver has not answered for {silent_seconds}", silent_seconds=silent_seconds)
+    return ""
 
 
 def users(files: OwnedFiles, own_pid: int) -> list[str]:

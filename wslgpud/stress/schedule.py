@@ -1,21 +1,17 @@
-"""The nightly stress run, scheduled by APScheduler.
-
-The scheduler is imported and started only once there is a GPU to test: it takes memory and a thread.
-"""
+"""The nightly stress run: when it is due, what becomes of it."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import queue
 import random
 import re
-import warnings
-from collections.abc import Container, Iterable, Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Any
 
 from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
@@ -26,21 +22,27 @@ from wslgpud.sources import gpu, windows
 from wslgpud.store import Store, StoreError
 from wslgpud.stress import stress_metrics, telemetry
 from wslgpud.stress.comparison import level_of
-from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import Training, remember
 from wslgpud.stress.stress_run import Runner
+from wslgpud.stress.telemetry import Recent
 from wslgpud.stress.unit import AROUND_SECONDS, Asker
-from wslgpud.words import cause
 
 log = logging.getLogger(__name__)
 
 OFF = "off"
 #: Delay after a start when nights were missed, to let the machine settle.
 CATCH_UP_SECONDS = 900.0
-#: a numeric part of a crontab's fifth field
-_DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
-_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
+#: lowest and highest number of each field of a crontab line, and their names
+_FIELDS = (
+    (0, 59, ""),
+    (0, 23, ""),
+    (1, 31, ""),
+    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
+    (0, 7, "sun mon tue wed thu fri sat"),
+)
+_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]\d*))?", re.ASCII)
+#: the longest wait for a 29th of February
+MAX_DAYS = 8 * 366
 #: metrics for judging a run, besides samples of cards
 _OF_CARDS = tuple(
     spec
@@ -49,48 +51,58 @@ _OF_CARDS = tuple(
 )
 
 
-def trigger(settings: Stress) -> Any:
-    """Return APScheduler's trigger for the schedule. Raises ConfigError: it is not a crontab line."""
-    from apscheduler.triggers.cron import CronTrigger  # see the module's head
+#: the numbers of the five kinds that a crontab line allows
+Crontab = tuple[frozenset[int], ...]
 
-    *words, weekdays = settings.schedule.split() or [""]
+
+def crontab(line: str) -> Crontab:
+    """Return the minutes, hours, days, months and weekdays (0 and 7: Sunday) of the schedule.
+
+    Raises ConfigError: it is not a crontab line.
+    """
     try:
-        return CronTrigger.from_crontab(" ".join([*words, _DAYS.sub(_named, weekdays)]), _zone())
+        return tuple(_numbers(*one) for one in zip(line.lower().split(), _FIELDS, strict=True))
     except ValueError as error:
         raise ConfigError(
-            'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
-            schedule=repr(settings.schedule),
-            error=cause(error),
+            'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday', schedule=repr(line)
         ) from error
 
 
-def _named(part: re.Match[str]) -> str:
-    """Return days of the week by name: cron counts from Sunday, APScheduler from Monday."""
-    first, last, step = part.groups()
-    end = last or ("6" if step or first is None else first)
-    return ",".join(_NAMES[day % 7] for day in range(int(first or 0), int(end) + 1, int(step or 1))) or part[0]
+def _numbers(text: str, limits: tuple[int, int, str]) -> frozenset[int]:
+    """Return the numbers of a crontab line's field. Raises ValueError."""
+    low, high, names = limits
+    numbers: set[int] = set()
+    for part in text.split(","):
+        if (match := _PART.fullmatch(part)) is None:
+            raise ValueError(part)
+        first, last, step = match.groups()
+        start, end = (None if word is None else _number(word, low, names) for word in (first, last))
+        if end is None:
+            end = high if start is None or step else start
+        start = low if start is None else start
+        if not low <= start <= end <= high:
+            raise ValueError(part)
+        numbers.update(range(start, end + 1, int(step or 1)))
+    return frozenset(numbers)
 
 
-def _zone() -> tzinfo:
-    """Return the time zone of a schedule: the C library's, as everywhere here.
+def _number(word: str, low: int, names: str) -> int:
+    return int(word) if word.isdecimal() else low + names.split().index(word)
 
-    APScheduler uses tzlocal, which does not know rules in TZ (``CST-8``) or zones missing from its data, and trusts
-    /etc/timezone even if /etc/localtime differs. In these cases, it is today's offset.
+
+def next_time(when: Crontab, after_wall: float) -> float:
+    """Return when a schedule is next due, in the C library's time zone; infinity where it never is.
+
+    Of an hour that summer time repeats, the first counts.
     """
-    from apscheduler.triggers.cron import CronTrigger  # see the module's head
-
-    now = datetime.now().astimezone()
-    try:
-        with warnings.catch_warnings():
-            # that it takes UTC where none is configured, as the C library does, or that both differ, as seen below
-            warnings.simplefilter("ignore")
-            named: tzinfo = CronTrigger().timezone
-    except (LookupError, ValueError, OSError) as error:
-        log.warning("the time zone has no name; without one, summer time begins with a restart: %s", error)
-    else:
-        if now.astimezone(named).utcoffset() == now.utcoffset():
-            return named
-    return now.tzinfo or timezone.utc
+    minutes, hours, days, months, weekdays = when
+    today = datetime.fromtimestamp(after_wall).astimezone().date()
+    for day in (today + timedelta(ahead) for ahead in range(MAX_DAYS)):
+        if day.month in months and day.day in days and {day.isoweekday(), day.isoweekday() % 7} & weekdays:
+            for at in (time(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)):
+                if (wall := datetime.combine(day, at).timestamp()) > after_wall:
+                    return wall
+    return math.inf
 
 
 class Nightly:
@@ -102,31 +114,31 @@ class Nightly:
         """Start nothing yet. With ``unit_socket``, ``unit.py`` does it. Raises ConfigError: invalid schedule."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
-        self._runs = tuple(self._kept(full=True).values())  # replaced as a whole: other threads read it
+        self._runs = tuple(self._kept().values())  # replaced as a whole: other threads read it
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)
         if unit_socket:
             longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
             self._runner = Asker(host.clock, unit_socket, longest)
-        self._scheduler: Any = None
+        self._when = None if settings.schedule == OFF else crontab(settings.schedule)
+        self._due_wall: float | None = None
+        self._testing: threading.Thread | None = None
         self._last_training: Training | None = None
         self._nobody = account_of(None).uid
-        if settings.schedule not in (OFF, Stress.schedule):
-            trigger(settings)
 
     def runs(self) -> Sequence[StressResult]:
         """Return all runs, oldest first."""
         return self._runs
 
-    def _kept(self, *, full: bool = False) -> dict[int, StressResult]:
+    def _kept(self) -> dict[int, StressResult]:
         """Return the stored runs; an unreadable database must not keep the daemon from warning.
 
-        With ``full``, the last complete one of each card has the rows behind its figures: only it is shown with them,
-        and those of a thousand nights take a hundred megabytes.
+        The last complete one of each card has the rows behind its figures: only it is shown with them, and those of a
+        thousand nights take a hundred megabytes.
         """
         try:
             runs = dict(self._history.reader.stress_runs(brief=True))
-            for number in {run.uuid: number for number, run in runs.items() if run.complete and full}.values():
+            for number in {run.uuid: number for number, run in runs.items() if run.complete}.values():
                 runs[number] = self._history.reader.stress_run(number) or runs[number]
         except StoreError as error:
             log.warning("earlier stress runs are unknown: %s", error)
@@ -141,14 +153,12 @@ class Nightly:
         return stress_metrics.readings(self.runs())
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take a tick; start the scheduler when there is something to test."""
+        """Take a tick; start a test when one is due and there is something to test."""
         if snapshot.gpus or snapshot.events:
             of_cards = (Reading(s, value, labels) for s in _OF_CARDS for labels, value in snapshot.family(s).items())
             self._recent.add(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
-        if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
-            self._start()
-        if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
-            self._scheduler.wakeup()  # it sleeps by the monotonic clock, which was stopped meanwhile
+        if snapshot.gpus and self._when is not None and self._host.live:
+            self._start_if_due(self._when, snapshot.wall)
         if self._host.live:
             self._remember(snapshot)
 
@@ -189,66 +199,35 @@ class Nightly:
 
     def close(self) -> None:
         self._runner.stop.set()
-        if self._scheduler is not None:
-            self._scheduler.shutdown(wait=False)
 
-    def _start(self) -> None:
-        from apscheduler.executors.pool import ThreadPoolExecutor
-        from apscheduler.schedulers.background import BackgroundScheduler
+    def _start_if_due(self, when: Crontab, now_wall: float) -> None:
+        """Start the night's test with a random delay, so that not all machines of a site start at once.
 
-        when = trigger(self._settings)
-        # One at a time; once, however many nights were missed; and late rather than never: the gates decide whether the
-        # moment is right.
-        self._scheduler = BackgroundScheduler(
-            timezone=when.timezone,
-            executors={"default": ThreadPoolExecutor(1)},
-            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
-        )
-        self._scheduler.add_job(self._begin, when, id=_NIGHTLY)
-        now = datetime.now().astimezone()
-        runs = self.runs()
-        last = datetime.fromtimestamp(runs[-1].wall if runs else self._planned_since(), tz=now.tzinfo)
-        due = when.get_next_fire_time(last, last)
-        if due is not None and due + timedelta(minutes=self._settings.jitter_minutes) < now:
-            self._later(CATCH_UP_SECONDS, 0)
-        self._scheduler.start()
-
-    def _planned_since(self) -> float:
-        """Return since when nights are planned: a machine that is off at night would otherwise never have its first."""
-        file = self._folder / "stress-since"
-        try:
-            with contextlib.suppress(FileExistsError):
-                file.touch(exist_ok=False)
-            return file.stat().st_mtime
-        except OSError:
-            return self._host.clock.wall()
-
-    def _later(self, seconds: float, attempt: int, cards: Container[str] | None = None) -> None:
-        when = datetime.now().astimezone() + timedelta(seconds=seconds)
-        self._scheduler.add_job(
-            self._night, "date", run_date=when, args=[attempt, cards], id=_AGAIN, replace_existing=True
-        )
-
-    def _begin(self) -> None:
-        """Plan the night's test with a random delay, so that not all machines of a site start at once.
-
-        APScheduler's own jitter adds to local time, where an hour comes twice in autumn: then it finds the next run in
-        the past, over and over.
+        Once, however many nights were missed, and late rather than never: the gates decide whether the moment is right.
         """
-        self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)
+        jitter_seconds = 60 * random.uniform(0, self._settings.jitter_minutes)
+        if self._due_wall is None:
+            # A machine that is off at night would otherwise never have its first.
+            before = self._history.previous_run
+            last = self._runs[-1].wall if self._runs else before.started_wall if before else now_wall
+            due = next_time(when, last) + jitter_seconds
+            self._due_wall = due if due >= now_wall else now_wall + CATCH_UP_SECONDS
+        if now_wall >= self._due_wall and not (self._testing and self._testing.is_alive()):
+            self._due_wall = next_time(when, now_wall) + jitter_seconds
+            self._testing = threading.Thread(target=self._night, name="stress")
+            self._testing.start()
 
-    def _night(self, attempt: int = 0, cards: Container[str] | None = None) -> None:
-        """Test each GPU, or only these; retry busy ones once later in the night."""
-        busy = []
-        for sample in self._recent.gpus():
-            if cards is not None and sample.uuid not in cards:
-                continue
-            result = self._runner.run(sample, "nightly")
-            last_try = attempt >= self._settings.retries
-            if result.verdict in ("skipped", "left") and not last_try:
-                busy.append(sample.uuid)
-                log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
-            if result.verdict != "skipped" or last_try:
-                self.keep(result)
-        if busy and not self._runner.stop.is_set():
-            self._later(self._settings.retry_minutes * 60, attempt + 1, busy)
+    def _night(self) -> None:
+        """Test each GPU; retry busy ones later in the night."""
+        waiting = {sample.uuid for sample in self._recent.gpus()}
+        for retries_left in range(self._settings.retries, -1, -1):
+            for sample in [card for card in self._recent.gpus() if card.uuid in waiting]:
+                result = self._runner.run(sample, "nightly")
+                if result.verdict in ("skipped", "left") and retries_left:
+                    log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
+                else:
+                    waiting.remove(sample.uuid)
+                if result.verdict != "skipped" or not retries_left:
+                    self.keep(result)
+            if not waiting or self._runner.stop.wait(60 * self._settings.retry_minutes):
+                return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from wslgpud.active_runs.notes import Note
 from wslgpud.config import Stress
@@ -15,16 +16,39 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
 from wslgpud.sources.owned_files import OwnedFiles
-from wslgpud.stress import conditions, worker_job
+from wslgpud.stress import conditions
 from wslgpud.stress.comparison import judged
+from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.find_python import NoTorch, command, find_python
-from wslgpud.stress.gates import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WATCH_SECONDS, WORKER, Line, supervise
-from wslgpud.stress.result import Frame, WorkerOutput, digest
-from wslgpud.stress.telemetry import ECC
+from wslgpud.stress.result import Frame, WorkerOutput, digest, sold_bytes
+from wslgpud.stress.telemetry import ECC, Recent
 from wslgpud.words import MessageError, MessageLike, cause, clauses, say
 
+MIB, GIB = 1 << 20, 1 << 30
+Mode = Literal["quick", "nightly", "full"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+#: Increase it when the worker measures differently: older runs are not comparable then.
+ENGINE = "1"
+#: shares of a 16 GB card: 2, 5, 8, 10, 12 and 14 GB, from users' own notes
+LADDER = (1 / 8, 5 / 16, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+_NIGHTLY = ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention")
+PASSES: Mapping[Mode, tuple[str, ...]] = {
+    "quick": ("solid", "address"),
+    "nightly": _NIGHTLY,
+    "full": (*_NIGHTLY, "random", "walking", "random", "address", "move", "random"),
+}
+#: how often a chunk is timed, number of the modulo pattern's twenty offsets, how long memory is left idle
+EFFORT: Mapping[Mode, Mapping[str, float]] = {
+    "quick": {"repeats": 2, "offsets": 0, "retention_seconds": 0.0},
+    "nightly": {"repeats": 3, "offsets": 2, "retention_seconds": 2.0},
+    "full": {"repeats": 3, "offsets": 20, "retention_seconds": 15.0},
+}
+#: A kernel on a chunk must be long relative to its launch, and on a chunk behind PCIe short relative to the 2 s after
+#: which Windows resets the driver.
+CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
 #: how long NVML may still show memory in use after the worker's end
 AFTER_SECONDS = 5.0
 RECENT_ERRORS_SECONDS = 60.0
@@ -32,6 +56,37 @@ RECENT_ERRORS_SECONDS = 60.0
 COUNTERS_SECONDS = 5.0
 #: share of the bytes after which the remaining time can be estimated
 _SURE_SHARE = 0.05
+
+
+def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
+    """Return the bytes that must stay free.
+
+    Under WSL2 allocations fail, and the desktop is paged out, before a card is full: with 2 GB left of 16 on one
+    machine (microsoft/WSL#41176). On native Linux only the driver's own small needs must fit.
+    """
+    if setting:
+        return setting
+    return max(512 * MIB, total_bytes // 16) if wsl else 64 * MIB
+
+
+def ladder(total_bytes: int) -> list[int]:
+    """Return the sizes to try as single tensors, in whole MiB, from the card's nominal size."""
+    return [int(sold_bytes(total_bytes) * share) // MIB * MIB for share in LADDER]
+
+
+def job_of(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool) -> dict[str, Any]:
+    total = sample.total_bytes or 0
+    return {
+        "device": "cuda:0",
+        "reserve": reserve_bytes(total, settings.reserve_bytes, wsl=wsl),
+        "chunk": LARGE_CHUNK_BYTES if total >= LARGE_CARD_BYTES else CHUNK_BYTES,
+        "ladder": ladder(total),
+        "passes": PASSES[mode],
+        **EFFORT[mode],
+        "soak_seconds": settings.soak_seconds if mode == "full" else 0.0,
+        "beyond": 2 if settings.probe_beyond else 0,
+        "seed": random.getrandbits(60),
+    }
 
 
 class NotNow(MessageError):
@@ -43,7 +98,7 @@ class Runner:
     host: Host
     settings: Stress
     state_folder: Path
-    recent: conditions.Recent
+    recent: Recent
     earlier: Callable[[], Sequence[StressResult]] = tuple  # earlier runs, oldest first
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     worker: Path = WORKER
@@ -56,9 +111,7 @@ class Runner:
     def __post_init__(self) -> None:
         self.files = OwnedFiles(self.host)
 
-    def run(
-        self, sample: GpuSample, mode: worker_job.Mode, progress: Callable[[Line], None] = lambda _: None
-    ) -> StressResult:
+    def run(self, sample: GpuSample, mode: Mode, progress: Callable[[Line], None] = lambda _: None) -> StressResult:
         lock = GpuLock(sample.index, self.lock_folder)
         try:
             with self.recent.following(sample.uuid) as course:
@@ -106,27 +159,26 @@ class Runner:
             recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
         )
 
-    def _skipped(self, sample: GpuSample, mode: worker_job.Mode, reason: MessageLike) -> StressResult:
+    def _skipped(self, sample: GpuSample, mode: Mode, reason: MessageLike) -> StressResult:
         wall, key = self.host.clock.wall(), self._key(sample, mode)
         return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
 
-    def _key(self, sample: GpuSample, mode: worker_job.Mode) -> dict[str, str]:
+    def _key(self, sample: GpuSample, mode: Mode) -> dict[str, str]:
         wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
         # Memory deliberately left free is no loss: nights with another reserve are not comparable.
         reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
         driver = self.recent.driver(sample.uuid)
-        return {**reserve, "driver": driver, "mode": mode, "engine": worker_job.ENGINE, "wsl": wsl}
+        return {**reserve, "driver": driver, "mode": mode, "engine": ENGINE, "wsl": wsl}
 
     def _locked(
-        self, sample: GpuSample, mode: worker_job.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
+        self, sample: GpuSample, mode: Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
     ) -> tuple[WorkerOutput, Frame, Sequence[StressResult]]:
         python, before = find_python(self.settings.python, self.environ, self.state_folder), sample
         earlier: Sequence[StressResult] = ()
         clock, own, known = self.host.clock, os.getpid(), frozenset(self.host.names("/proc"))
         wall, started = clock.wall(), clock.mono()
-        job = worker_job.job(sample, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
-        pauses = job["retention_seconds"] * job["passes"].count("retention")
-        pace = WorkerPace(pauses, job["soak_seconds"], started)
+        job = job_of(sample, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
+        pace = WorkerPace(job["soak_seconds"], started)
 
         def settled() -> Mapping[str, Any]:
             nonlocal before, earlier
@@ -192,42 +244,31 @@ def reporting(
 
 @dataclass(slots=True)
 class WorkerPace:
-    """Extrapolates bytes at the pace so far; pauses and the soak have fixed durations.
+    """Extrapolates bytes at the pace so far; the soak has a fixed duration.
 
     On a fast card, waiting is most of a run: by bytes alone, an H200 seemed done for the last 30 of its 65 s.
     """
 
-    pause_seconds: float
     soak_seconds: float
     began: float
     planned: int = 0
     done_ratio: float | None = None
     left_seconds: float | None = None
-    _traversed: int = 0
-    _moved_seconds: float = 0.0
+    _filled: float = 0.0
     _soak_end: float | None = None
-    _last: float = 0.0
 
     def observe(self, line: Mapping[str, Any], now: float) -> None:
         """Take a line of the worker; another version's may have fewer fields."""
-        passed, self._last = now - self._last, now
+        traversed = line.get("traversed", 0)
         if line["event"] == "filled":
-            self.planned = line.get("planned", 0)
-        elif line["event"] == "beat" and self.planned:
-            self._beat(line.get("traversed", 0), line.get("phase", ""), now, passed)
-
-    def _beat(self, traversed: int, phase: str, now: float, passed: float) -> None:
-        if phase == "soak":
-            self._soak_end = self._soak_end or now + self.soak_seconds
-        elif traversed and traversed == self._traversed:
-            waited = min(passed, self.pause_seconds)
-            self.pause_seconds, passed = self.pause_seconds - waited, passed - waited
-        self._traversed, self._moved_seconds = traversed, self._moved_seconds + passed
-        if traversed < _SURE_SHARE * self.planned:
+            self.planned, self._filled = line.get("planned", 0), now
+        if line["event"] != "beat" or not self.planned or traversed < _SURE_SHARE * self.planned:
             return
-        left = self.soak_seconds if self._soak_end is None else max(0.0, self._soak_end - now)
-        if self._soak_end is None and traversed < self.planned:
-            left += (self.planned - traversed) * self._moved_seconds / traversed + self.pause_seconds
+        if line.get("phase") == "soak":
+            self._soak_end = self._soak_end or now + self.soak_seconds
+            left = max(0.0, self._soak_end - now)
+        else:
+            left = self.soak_seconds + max(0, self.planned - traversed) * (now - self._filled) / traversed
         self.left_seconds = left
         share = (now - self.began) / max(now - self.began + left, 1e-9)
         self.done_ratio = max(self.done_ratio or 0.0, share)  # a bar that moves backwards looks broken

@@ -1,20 +1,21 @@
-"""The card during a run: temperature, power, clocks, throttle reasons, ECC errors."""
+"""The cards' last minutes, and the course of a run: temperature, power, clocks, throttle reasons, ECC errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from wslgpud.model import Number, Reading, StressFinding
-from wslgpud.sources import windows
+from wslgpud.model import Event, GpuSample, Number, Reading, StressFinding
+from wslgpud.sources import gpu, windows
 from wslgpud.words import says
 
 #: followed metrics of the GPU source, by name and additional label ("gpu_clock_hertz:sm")
 FOLLOWED = {
     *("gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttle_reason", "gpu_ecc_errors"),
-    *("gpu_remapped_rows", "gpu_row_remap_pending", "gpu_row_remap_failed"),
-    *("gpu_pcie_link_generation", "gpu_pcie_link_width"),
+    "gpu_remapped_rows",
 }
 #: These make a night's figures useless for comparison. A power cap does not: it slows the cores more than the memory,
 #: and on many cards it is always active.
@@ -24,6 +25,8 @@ ECC = "gpu_ecc_errors:corrected"
 SHARED = windows.GPU_SHARED.name
 #: growth of it that may have other reasons
 SHARED_BYTES = 256 << 20
+#: samples kept: more than the longest settle time is useless
+MAX_SAMPLES = 4000
 
 
 def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
@@ -46,7 +49,6 @@ class Course:
 
     first: Mapping[str, Number] = field(default_factory=dict)
     last: dict[str, Number] = field(default_factory=dict)
-    low: dict[str, Number] = field(default_factory=dict)
     high: dict[str, Number] = field(default_factory=dict)
     samples: int = 0
     slowed: int = 0
@@ -60,7 +62,6 @@ class Course:
         self.samples += 1
         self.slowed += any(now.get(f"gpu_throttle_reason:{reason}") for reason in SLOWED)
         for name, value in now.items():
-            self.low[name] = min(value, self.low.get(name, value))
             self.high[name] = max(value, self.high.get(name, value))
 
     def grown(self, name: str) -> Number | None:
@@ -102,7 +103,79 @@ class Course:
             )
             yield StressFinding("errors", text)
 
-    def detail(self) -> dict[str, Any]:
-        reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]
-        extremes = {"first": dict(self.first), "last": self.last, "low": self.low, "high": self.high}
-        return {"samples": self.samples, **extremes, "throttle_reasons": sorted(reasons)}
+
+class Recent:
+    """The last minutes of each GPU. Written by one thread, read by another."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        #: the last sample's readings, parsed only when a run asks: that would take a tenth of each tick
+        self._unread: Iterable[Reading] = ()
+        self._facts: dict[str, dict[str, Number]] = {}
+        self._drivers: dict[str, str] = {}
+        self._courses: dict[str, Course] = {}
+        self._lock = threading.Lock()
+        self.last_jump_mono: float | None = None
+        self.last_error_mono: float | None = None
+
+    def add(
+        self, mono: float, gpus: Collection[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
+    ) -> None:
+        with self._lock:
+            for sample in gpus:
+                self._samples.setdefault(sample.uuid, deque(maxlen=MAX_SAMPLES)).append((mono, sample))
+            if gpus:
+                self._unread = readings
+            if self._courses:
+                self._read()
+        for event in events:
+            if event.kind == "clock_jump":
+                self.last_jump_mono = mono
+            elif event.kind in ("dxg_error", "nvidia_xid"):
+                self.last_error_mono = mono
+
+    def _read(self) -> None:
+        readings, self._unread = tuple(self._unread), ()
+        for uuid, facts in followed(readings).items():
+            self._facts[uuid] = facts
+            if uuid in self._courses:
+                self._courses[uuid].add(facts)
+        for spec, _, labels in readings:
+            if spec is gpu.INFO:
+                card = dict(zip(spec.labels, labels, strict=True))
+                self._drivers[card["uuid"]] = card["driver_version"]
+
+    def driver(self, uuid: str) -> str:
+        """Return the version of a card's driver, empty where it is not known."""
+        with self._lock:
+            self._read()
+            return self._drivers.get(uuid, "")
+
+    def since(self, uuid: str, mono: float) -> list[GpuSample]:
+        with self._lock:
+            return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
+
+    def watched_since(self, uuid: str) -> float:
+        """Return the monotonic time of a card's oldest sample."""
+        with self._lock:
+            return self._samples[uuid][0][0]
+
+    def last(self, uuid: str) -> tuple[float, GpuSample] | None:
+        with self._lock:
+            known = self._samples.get(uuid)
+            return known[-1] if known else None
+
+    @contextlib.contextmanager
+    def following(self, uuid: str) -> Iterator[Course]:
+        with self._lock:
+            self._read()
+            course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
+        try:
+            yield course
+        finally:
+            with self._lock:
+                del self._courses[uuid]
+
+    def gpus(self) -> list[GpuSample]:
+        with self._lock:
+            return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)

@@ -20,7 +20,7 @@ from wslgpud.model import GpuSample, StressResult, StressVerdict
 from wslgpud.security import safe_files
 from wslgpud.security.shapes import MalformedError, message, of, record, uint
 from wslgpud.store.records import MAX_RESULT_BYTES, stress_from_json, stress_to_json
-from wslgpud.stress.worker_job import MODES, Mode
+from wslgpud.stress.stress_run import MODES, Mode
 from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
 
 #: names the socket where there is one; set by wslgpud.service

@@ -13,8 +13,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Importing torch creates no garbage. Collections would take a sixth of its time, and again at exit.
     gc.disable()
-    from .phases import Worker
-    from .protocol import converse
+    from .phases import Worker, converse
 
     gc.freeze()
     gc.enable()

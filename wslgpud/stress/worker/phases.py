@@ -1,11 +1,18 @@
-"""The phases of a run: sizes, fill, speed, patterns, soak, release."""
+"""A run, from its job to its end: sizes, fill, speed, patterns, soak, release.
+
+How it speaks with its parent: ``README.md`` beside this folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import random
 import statistics
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .card import FORMS, LOOK_SECONDS, MIB, CardMemory, Leave, filled, inverted
+from .card import FORMS, LOOK_SECONDS, MIB, CardMemory, Leave, WorkerJob, filled, first_line, inverted
 from .patterns import TRAVERSALS, Patterns
 
 #: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
@@ -32,8 +39,8 @@ class Worker(CardMemory):
     def run(self) -> None:
         """Do the whole job. Raises Leave: another program wants the GPU."""
         self.begin()
-        phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
-        for work in (*phases, self.soak, self.release):
+        phases = (self.ladder, self.fill, self.bandwidth, self.patterns, self.beyond, self.soak, self.release)
+        for work in phases:
             self.phase, start = work.__name__, time.perf_counter()
             work()
             self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
@@ -93,7 +100,7 @@ class Worker(CardMemory):
             try:
                 self.chunks = [self.allocate(size)]
             except torch.OutOfMemoryError as error:
-                self.send("rung", **row, outcome="refused", why=self.refusal(error))
+                self.send("rung", **row, outcome="refused", why=first_line(error))
                 continue
             self.settle()
             row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
@@ -109,31 +116,6 @@ class Worker(CardMemory):
             self.let_go()
             self.send("rung", **row, outcome="ok")
 
-    def fragmentation(self) -> None:
-        """Free every second piece and allocate twice its size: from the cache, then from the driver."""
-        piece = min(64 * MIB, self.job.chunk)
-        count = min(32, self.room() // piece)
-        if count < 8:
-            return
-        self.chunks = [self.allocate(piece) for _ in range(count)]
-        self.look()
-        del self.chunks[::2]
-        figures: dict[str, Any] = {}
-        for name in ("from_cache", "after_empty_cache"):
-            if name == "after_empty_cache" and self.cuda:
-                torch.cuda.empty_cache()
-            start = time.perf_counter()
-            double = self.allocate(2 * piece)
-            self.settle()
-            figures[f"{name}_seconds"] = time.perf_counter() - start
-            del double
-        if self.cuda:
-            stats = torch.cuda.memory_stats(self.device)
-            figures |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
-            figures["split"] = stats["inactive_split_bytes.all.current"]
-        self.let_go()
-        self.send("fragmentation", **figures)
-
     def fill(self) -> None:
         """Allocate chunks up to the limit, then one of the remaining size."""
         # Kept in the allocator's cache for the checks, so that nothing is allocated later.
@@ -146,7 +128,7 @@ class Worker(CardMemory):
                 size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
                 self.chunks.append(self.allocate(min(size, room)))
             except torch.OutOfMemoryError as error:
-                refused = self.refusal(error)
+                refused = first_line(error)
                 break
             less, index = before - self.free_bytes(), len(self.chunks) - 1
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
@@ -210,7 +192,7 @@ class Worker(CardMemory):
             try:
                 extra = self.allocate(self.job.chunk)
             except torch.OutOfMemoryError as error:
-                self.send("beyond", outcome="refused", why=self.refusal(error))
+                self.send("beyond", outcome="refused", why=first_line(error))
                 return
             [seconds] = self.timings([functools.partial(filled, extra, -1)])
             self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
@@ -253,3 +235,41 @@ class Worker(CardMemory):
         while (left := self.free_at_start - self.free_bytes()) > 32 * MIB and time.perf_counter() - start < 2.0:
             time.sleep(LOOK_SECONDS)
         self.send("released", still_taken=own, free_less=left, seconds=time.perf_counter() - start)
+
+
+def converse(make_worker: Callable[[WorkerJob, Callable[..., None], threading.Event], Worker]) -> None:
+    """Do the job from standard input, until further input, or its end, means to leave."""
+    # Output of torch or the driver must not mix with our lines.
+    speech = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):
+        os.nice(19)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("900")
+
+    def send(event: str, **facts: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone, and so is the input: we exit soon
+            speech.write(json.dumps({"event": event, **facts}) + "\n")
+
+    if not (line := sys.stdin.readline()):
+        return  # the card was found to be in use while torch was loading
+    job, stop = WorkerJob(**json.loads(line)), threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    worker = make_worker(job, send, stop)
+    outcome, why, facts = "done", "", {}
+    try:
+        worker.run()
+    except Leave as leave:
+        outcome, why, facts = "left", str(leave), leave.facts
+    except torch.OutOfMemoryError as error:
+        outcome, why = "refused", first_line(error)
+    except RuntimeError as error:  # a driver error: this context is lost, and the process must end
+        outcome, why = "broken", first_line(error)
+    with contextlib.suppress(RuntimeError):
+        worker.let_go()
+    send("end", outcome=outcome, why=why, facts=facts, phase=worker.phase, verified=worker.verified)
