@@ -35,20 +35,6 @@ def test_a_journal_line_begins_with_the_priority_of_its_level(
     assert log.journal_prefix(logging.getLevelName(level.upper())) == f"<{priority}>"
 
 
-def test_remarks_of_a_start_follow_what_it_says_first(capsys: pytest.CaptureFixture[str]) -> None:
-    log.log_from("info")
-    with log.held_back() as log_now:
-        logging.getLogger("wslgpud").warning("a remark")
-        before = capsys.readouterr().err
-        log_now()
-        after = capsys.readouterr().err
-
-    assert (before, "a remark" in after) == ("", True)
-    with log.held_back():
-        logging.getLogger("wslgpud").warning("why")
-    assert "why" in capsys.readouterr().err, "not lost where a start fails"
-
-
 def test_a_level_only_another_library_knows_counts_as_info(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

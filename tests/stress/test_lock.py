@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.host import Host
-from wslgpud.stress.lock import GpuLock, lock_entries, locks
+from wslgpud.stress.lock import GpuLock, lock_entries
 
 
 def test_the_same_inode_number_on_another_device_is_another_file() -> None:
@@ -32,10 +32,15 @@ def test_the_same_inode_number_on_another_device_is_another_file() -> None:
 
 def test_a_flood_of_locks_is_not_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    with (tmp_path / "proc" / "locks").open("wb") as flood:
-        flood.truncate(1 << 30)
+    lock = GpuLock(0, tmp_path)
+    with lock.held():
+        place = lock.path.stat()
+    device = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}"
+    waits = f"1: -> FLOCK  ADVISORY  READ 101 {device}:{place.st_ino} 0 EOF\n"
+    for flood, wanted in (("", True), ("2: POSIX\n" * 200_000, False)):
+        (tmp_path / "proc" / "locks").write_text(flood + waits)
 
-    assert len(locks(Host(tmp_path))) == 1 << 20
+        assert lock.wanted(Host(tmp_path)) is wanted
 
 
 @pytest.mark.parametrize(

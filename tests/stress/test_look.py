@@ -19,8 +19,9 @@ from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.sources.owned_files import OwnedFiles
+from wslgpud.stress.conditions import newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock
-from wslgpud.stress.telemetry import Recent, newcomers, note_hung, on_battery, still_hung, users
+from wslgpud.stress.telemetry import Recent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from wslgpud.active_runs.notes import Noted, checked, headline
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
-from wslgpud.app.training_warnings import warned
+from wslgpud.app.loop import training_warnings
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.sampling.noted_runs import claimed, readings, running, shown
@@ -204,18 +204,18 @@ def test_those_whose_memory_runs_out_are_told_and_no_others() -> None:
     (incident,) = fold([(1, transition(1, Level.OK, Level.CRITICAL, resource="gpu0"))])
     standing = [OpenIncident(incident, False, None)]
 
-    assert warned(standing, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
-    assert warned(standing, seen, [forecast("gpu0", eta=1e9), forecast("ram", eta=1.0)]) == {
+    assert training_warnings(standing, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
+    assert training_warnings(standing, seen, [forecast("gpu0", eta=1e9), forecast("ram", eta=1.0)]) == {
         4242: ("critical", value(seen, metrics.TIME_LEFT))
     }
     (lesser,) = fold([(2, transition(1, Level.OK, Level.WARNING, rule="training_leak", resource="gpu0"))])
     for both in ([*standing, OpenIncident(lesser, False, None)], [OpenIncident(lesser, False, None), *standing]):
-        assert warned(both, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
+        assert training_warnings(both, seen, [forecast("gpu0", eta=30.0)]) == {4242: ("critical", 30.0)}
     for level, rule in ((Level.INFO, "training_leak"), (Level.CRITICAL, "gpu_error")):
         (other,) = fold([(3, transition(1, Level.OK, level, rule=rule, resource="gpu0"))])
-        assert warned([OpenIncident(other, False, None)], seen, []) == {}
-    assert warned(standing, told(note(60, name="ram")), []) == {}
-    assert warned([], seen, []) == {}
+        assert training_warnings([OpenIncident(other, False, None)], seen, []) == {}
+    assert training_warnings(standing, told(note(60, name="ram")), []) == {}
+    assert training_warnings([], seen, []) == {}
 
 
 WILD: list[dict[str, Any]] = [

@@ -219,7 +219,6 @@ def test_an_upgrade_closes_a_world_readable_configuration(admin: Admin) -> None:
 
 
 def test_what_somebody_has_changed_for_himself_is_left_alone(admin: Admin) -> None:
-    admin.put("opt/wslgpud/bin/wslgpud", "an environment made by hand")
     admin.put("etc/systemd/system/wslgpud.service.d/override.conf", "[Service]\nNice=5\n", 0o644)
     admin.put("usr/local/bin/wslgpud", "another program")
     admin.put("etc/systemd/system/wslgpud.service.d/wslgpud-home.conf", "as an older version had it", 0o644)

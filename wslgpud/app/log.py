@@ -5,15 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from logging.handlers import MemoryHandler
+from collections.abc import Mapping
 
 from wslgpud.security.redaction import masked
 from wslgpud.words.units import printable
 
-#: lines of a start
-_MAX_HELD = 200
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
@@ -53,24 +49,6 @@ def log_from(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-
-
-@contextmanager
-def held_back() -> Iterator[Callable[[], None]]:
-    """Keep what is logged until the function is called, or the end: a start first says what started."""
-    root = logging.getLogger()
-    written = root.handlers[:]
-    held = MemoryHandler(_MAX_HELD, flushLevel=logging.CRITICAL + 1, target=written[0])
-
-    def release() -> None:
-        root.handlers[:] = written
-        held.close()
-
-    root.handlers[:] = [held]
-    try:
-        yield release
-    finally:
-        release()
 
 
 def journal_prefix(level: int) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.manager import AlertManager
-from wslgpud.app import return_cache, systemd, training_warnings
+from wslgpud.app import return_cache, systemd
 from wslgpud.client import in_one_line
-from wslgpud.model import Level, Transition
+from wslgpud.model import MEMORY, Forecast, Level, Snapshot, Transition
+from wslgpud.risk import training_metrics
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher
 from wslgpud.serve.status import TickState, judged, status
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
 #: a page asks every second, `wslgpud monitor` likewise; so long after the last question nobody looks
 WATCHED_SECONDS = 10.0
+#: rules of which trainings are warned
+_TOLD_TRAININGS = frozenset({MEMORY, "training_leak", "training_retries"})
 
 
 class Answers:
@@ -117,12 +120,8 @@ class Loop:
         paused_jobs = () if self.brake is None else self.brake.document()
         runs, tally = self.nightly.runs(), self.alerts.tally()
         self.answers.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
-        self._tell_trainings(state, standing)
+        self.pipeline.runs.warned = training_warnings(standing, state.snapshot, state.forecasts)
         self._return_cache(state, standing)
-
-    def _tell_trainings(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
-        """Tell the companions in trainings (``wslgpud.training``) which of their resources have a warning."""
-        self.pipeline.runs.warned = training_warnings.warned(standing, state.snapshot, state.forecasts)
 
     def _return_cache(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
         """Give page cache back while Windows is short of memory, if that is on."""
@@ -186,3 +185,26 @@ class Loop:
             line = in_one_line(judged(verdict, self.translator, state.snapshot.wall))
             alive = (*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
         self.service.send(*alive)
+
+
+def training_warnings(
+    standing: Iterable[OpenIncident], snapshot: Snapshot, forecasts: Iterable[Forecast]
+) -> dict[int, tuple[str, float | None]]:
+    """Return, by pid, the worst level of all resources that a training uses, and the seconds left.
+
+    So that its companion (``wslgpud.training``) can save in time, also where other programs cause it: a checkpoint
+    helps whoever is at fault.
+    """
+    levels: dict[str, Level] = {}
+    for incident in (one.incident for one in standing):
+        if incident.rule in _TOLD_TRAININGS and incident.level >= Level.WARNING:
+            levels[incident.resource] = max(incident.level, levels.get(incident.resource, Level.OK))
+    left = {forecast.resource: forecast.eta_seconds for forecast in forecasts if forecast.resource in levels}
+    warnings_by_pid: dict[int, tuple[Level, float | None]] = {}
+    for labels in snapshot.family(training_metrics.KEPT):
+        pid, _, resource = labels
+        if (level := levels.get(resource, Level.OK)) > warnings_by_pid.get(int(pid), (Level.OK, None))[0]:
+            own = snapshot.value(training_metrics.TIME_LEFT, *labels)
+            soonest = min((s for s in (left.get(resource), own) if s is not None), default=None)
+            warnings_by_pid[int(pid)] = (level, soonest)
+    return {pid: (level.label, seconds) for pid, (level, seconds) in warnings_by_pid.items()}

@@ -64,7 +64,7 @@ def main(order: str) -> int:
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
-        with logs.held_back() as log_now, daemon:
+        with daemon:
             lines = (
                 t("wslgpud {version} watches GPU, RAM and swap, and warns before memory runs out", version=__version__),
                 t("page     {url}", url=f"{daemon.url}/"),
@@ -81,7 +81,6 @@ def main(order: str) -> int:
                     sys.stdout.write(f"{sample}\n")
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
-            log_now()
             gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
             # What SQLAlchemy's statements leave in cycles; at the threshold of the start, 5 MiB of it would wait.
             gc.set_threshold(2000, 5, 5)

@@ -71,10 +71,22 @@ def install(options: Options, places: Places, changes: Changes) -> str:
         NotStarted: it was installed, but does not start; the previous version, if any, runs again.
     """
     require(options, places)
-    if places.packaged:
-        return _adapt_package(options, places, changes)
-    extras = sorted({*options.extras, *remembered_extras(places)} - {stress_environment.EXTRA})
     python = release.interpreter(places)
+    if places.packaged:
+        version = wslgpud.__version__
+        if _put(drop_ins(options.allowed, places), places, changes):
+            changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+    else:
+        version = _install_release(python, options, places, changes)
+    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
+    if options.keep_alive:
+        description = "make a task of Windows that keeps this distribution running"
+        changes.perform(description, lambda: interop.keep_alive(Host(), "create"))
+    return version
+
+
+def _install_release(python: Path, options: Options, places: Places, changes: Changes) -> str:
+    extras = sorted({*options.extras, *remembered_extras(places)} - {stress_environment.EXTRA})
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
         contents = ", ".join(["this program", *extras])
@@ -87,8 +99,6 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     _start(new, units | drop_ins(options.allowed, places), places, changes)
     _link_shared_files(new, places, changes)
     _tidy_up(new, extras, places, changes)
-    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
-    _keep_alive(options, changes)
     return new.name.partition("-")[0]
 
 
@@ -128,22 +138,6 @@ def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
     return {places.drop_ins / f"wslgpud-{name}.conf": texts[name] for name in sorted(names) if name in texts}
 
 
-def _adapt_package(options: Options, places: Places, changes: Changes) -> str:
-    """Grant permissions to the service of the Debian package, and install torch for it."""
-    if _put(drop_ins(options.allowed, places), places, changes):
-        changes.run(*systemctl.command(places, "restart", *places.enabled_units))
-    python = release.interpreter(places)
-    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
-    _keep_alive(options, changes)
-    return wslgpud.__version__
-
-
-def _keep_alive(options: Options, changes: Changes) -> None:
-    if options.keep_alive:
-        description = "make a task of Windows that keeps this distribution running"
-        changes.perform(description, lambda: interop.keep_alive(Host(), "create"))
-
-
 def _check_configuration(new: Path, places: Places) -> None:
     try:
         output(new / "bin/wslgpud", "config", "check", "--config", places.configuration)
@@ -153,7 +147,7 @@ def _check_configuration(new: Path, places: Places) -> None:
 
 def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) -> None:
     """Switch to a release, and roll back if it does not start."""
-    before = places.running or (_by_hand(places) if places.program.is_dir() else None)
+    before = places.running
     units_before = {path: path.read_text(encoding="utf-8") for path in units if path.is_file()}
     try:
         changed = _use(new, units, places, changes)
@@ -188,19 +182,11 @@ def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
     return places.releases / release.name_of(release.needed(release.OURS, installed).values(), extras)
 
 
-def _by_hand(places: Places) -> Path:
-    return places.releases / "by-hand"
-
-
 def _use(new: Path, units: dict[Path, str], places: Places, changes: Changes, obsolete: Collection[Path] = ()) -> bool:
     """Switch to a release: its units and, atomically, its program. Return whether anything changed."""
     changed = _put(units, places, changes, obsolete)
     if places.running == new:
         return changed
-    # An environment made by hand is no link, and cannot be replaced by one atomically.
-    if places.program.is_dir() and not places.program.is_symlink():
-        aside = _by_hand(places)
-        changes.perform(f"mv {places.program} {aside}", lambda: places.program.rename(aside))
     changes.link(new, places.program)
     return True
 

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources import parse_uint
 from wslgpud.sources.identity import identity
-from wslgpud.words import Message, MessageError, MessageLike, cause, say
+from wslgpud.words import MessageError, MessageLike, cause, say
 
 #: Folders for locks: the first writable one. Another user may use the first where we use the second.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
@@ -96,30 +96,20 @@ class GpuLock:
         return descriptor
 
     def wanted(self, host: Host) -> bool:
-        return any(entry.waits for entry in self.entries(locks(host)))
+        return any(entry.waits for entry in self._entries(host))
 
     def holders(self, host: Host) -> list[MessageLike]:
         """Return the holders, as "name (pid 42)"."""
-        pids = [entry.pid for entry in self.entries(locks(host)) if not entry.waits]
-        return [f"{who.name} (pid {pid})" if (who := identity(host, pid)) else ended(pid) for pid in pids]
+        pids = [entry.pid for entry in self._entries(host) if not entry.waits]
+        return [
+            f"{who.name} (pid {pid})"
+            if (who := identity(host, pid))
+            else say("a process that has ended (pid {pid})", pid=pid)
+            for pid in pids
+        ]
 
-    def entries(self, text: str) -> Sequence[LockEntry]:
-        status = self.file()
-        return () if status is None else lock_entries(text, status.st_dev, status.st_ino)
-
-    def file(self) -> os.stat_result | None:
-        """Return the file's status; None where there is none, or none that can be locked."""
-        with contextlib.suppress(OSError):
+    def _entries(self, host: Host) -> list[LockEntry]:
+        with contextlib.suppress(OSError, NoData, SourceError):
             if stat.S_ISREG((status := self.path.lstat()).st_mode):
-                return status
-        return None
-
-
-def locks(host: Host) -> str:
-    with contextlib.suppress(NoData, SourceError):
-        return host.head("/proc/locks", _MAX_BYTES)
-    return ""
-
-
-def ended(pid: int) -> Message:
-    return say("a process that has ended (pid {pid})", pid=pid)
+                return lock_entries(host.head("/proc/locks", _MAX_BYTES), status.st_dev, status.st_ino)
+        return []
