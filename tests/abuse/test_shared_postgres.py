@@ -28,7 +28,7 @@ Run = Callable[..., list[tuple[object, ...]]]
 
 
 def recipe() -> str:
-    (found,) = re.findall(r"```sql\n(.*?)```", README.read_text(), re.DOTALL)
+    found, _ = re.findall(r"```sql\n(.*?)```", README.read_text(), re.DOTALL)
     return str(found)
 
 

@@ -6,7 +6,8 @@ functions that take one return what is right there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -18,9 +19,9 @@ from wslgpud.security.redaction import address
 from wslgpud.store import errors
 from wslgpud.words import cause, say
 
-#: time limit of a statement on a server, and until one that is gone is noticed
+#: time limit of a statement on a server, and until its answer must be here, whatever the server does
 STATEMENT_SECONDS = 300
-_TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": STATEMENT_SECONDS * 1000}
+ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
 
 #: each schema of a server's database is a separate history
 _OUR_SCHEMA: sa.ColumnElement[int] = sa.literal_column(
@@ -81,7 +82,7 @@ def tuples(
 def engine(target: str, **options: Any) -> sa.Engine:
     """Return an engine of a database server, or raise MissingDriverError."""
     try:
-        made = sa.create_engine(target, connect_args=_TIMEOUTS, **options)
+        made = sa.create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise errors.MissingDriverError(
             "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
@@ -89,8 +90,38 @@ def engine(target: str, **options: Any) -> sa.Engine:
             error=cause(error),
             remedy=optional_packages.remedy("postgresql"),
         ) from error
+    if made.driver == "psycopg":
+        sa.event.listen(made, "do_connect", _connect)
     sa.event.listen(made, "connect", _pin_schema)
     return made
+
+
+def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Connect to PostgreSQL so that no answer is awaited forever: libpq limits only the time to connect."""
+    import psycopg
+
+    class Bounded(psycopg.Connection):
+        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_in_time(gen), *more, **options)
+            except TimeoutError as error:
+                self.pgconn.finish()  # otherwise SQLAlchemy would roll back, and wait for that
+                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
+                raise psycopg.OperationalError(late) from error
+
+    return Bounded.connect(*positional, **named)
+
+
+def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
+    until_mono = time.monotonic() + ANSWER_SECONDS
+    try:
+        wanted = next(steps)
+        while time.monotonic() < until_mono:
+            wanted = steps.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+    raise TimeoutError
 
 
 def _pin_schema(connection: Any, _: object) -> None:
