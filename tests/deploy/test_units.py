@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
+from wslgpud.security.exact_signals import ExactProcess
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DROP_INS = sorted((DEPLOY / "drop-ins").glob("*.conf"))
@@ -67,3 +72,26 @@ def test_little_of_the_stress_unit_is_exposed(analyze) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wslgpud-stress@" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["system", "user"])
+@pytest.mark.parametrize(
+    ("held", "said"), [([(3, (ExactProcess(20, 777, 1000),))], "released\n"), ([], ""), (None, "")]
+)
+def test_jobs_on_the_list_are_released_after_a_stop(
+    tmp_path: Path, kind: str, held: list[tuple[int, HeldJob]] | None, said: str
+) -> None:
+    (folder := tmp_path / ".local/state/wslgpud").mkdir(parents=True)
+    if held is not None:
+        HeldJobsFile(folder).write(3, held)
+    (line,) = re.findall("^ExecStopPost=-(.*)$", (DEPLOY / kind / "wslgpud.service").read_text(), re.MULTILINE)
+    command = re.sub(r"exec \S+ brake release", "echo released", line)
+
+    done = subprocess.run(
+        shlex.split(command),
+        env={"HOME": str(tmp_path), "STATE_DIRECTORY": str(folder), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")

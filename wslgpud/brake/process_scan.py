@@ -108,7 +108,6 @@ def _process(host: Host, pid: int) -> ScannedProcess | None:
         memory_cgroup(host.read_optional(f"/proc/{pid}/cgroup")),
         words[0] in _STOPPED,
         _bytes(status, "RssShmem"),
-        words[4] != "0",
     )
 
 

@@ -43,7 +43,7 @@ class ScannedProcess(NamedTuple):
     ``program`` the name of its executable, empty if hidden; both are untrusted and must be redacted before display.
     ``memory_bytes`` is private memory in RAM and swap, ``shared_bytes`` resident shared memory (shm, tmpfs), which
     others may map too, or the files in RAM that its cgroup is charged for (``process_scan.charged``). ``stopped``:
-    already stopped by a user or a debugger. ``terminal``: has a controlling terminal.
+    already stopped by a user or a debugger.
     """
 
     pid: int
@@ -56,7 +56,6 @@ class ScannedProcess(NamedTuple):
     cgroup: str = ""
     stopped: bool = False
     shared_bytes: int = 0
-    terminal: bool = False
 
     @property
     def key(self) -> ProcessKey:
