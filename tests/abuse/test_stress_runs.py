@@ -131,7 +131,7 @@ class TestWhatAWorkerSays:
     def test_lines_that_pass_the_check_give_a_result_fit_to_keep(self, lines) -> None:
         """Every line is validated once, so that later code can trust it."""
         heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
-        pace = WorkerPace(1.0, 1.0, 0.0)
+        pace = WorkerPace(1.0, 0.0)
         for number, line in enumerate(heard):
             pace.observe(line, float(number))
 

@@ -278,7 +278,9 @@ class TestAFaultIsOneLineAndExitStatusTwo:
     def test_busy_port(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in self.run(tmp_path, WSLGPUD_SERVER__PORT=port)
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in self.run(
+                tmp_path, WSLGPUD_SERVER__PORT=port
+            )
 
     def test_other_address_without_protection(self, tmp_path: Path) -> None:
         assert "can be reached by others" in self.run(tmp_path, WSLGPUD_SERVER__ADDRESS="0.0.0.0")
