@@ -118,7 +118,6 @@ def test_roots_groups_leave_a_quarter_of_the_places_to_users(machine):
 
 def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatch):
     monkeypatch.setattr(cgroups, "_MAX_FOLDERS", 100)
-    monkeypatch.setattr(cgroups, "_MAX_FOLDERS_OF_USER", 10)
     machine.add(USER, 1001)
     machine.add(OTHER, 1002)
     for i in range(300):
@@ -129,6 +128,19 @@ def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatc
     found = shown(machine)
     assert f"{OTHER}/a/b/c/training" in found
     assert "/kubepods.slice/burstable/pod1/container" in found
+
+
+def test_of_a_desktop_with_many_programs_each_group_is_found(machine):
+    machine.add(USER, 1001)
+    for i in range(150):
+        machine.add(f"{USER}/app.slice/terminal-{i}.scope", 1001)
+    group(machine, f"{USER}/user.slice/training.scope", owner=1001)
+    group(machine, f"{USER}/user.slice/libpod.scope/container/training", owner=1001)
+
+    assert sorted(shown(machine)) == [
+        f"{USER}/user.slice/libpod.scope/container/training",
+        f"{USER}/user.slice/training.scope",
+    ]
 
 
 def test_who_calls_a_group_as_our_service_hides_only_that(machine):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.alerts.test_before_start import Machine
+from tests.alerts.test_before_start import BOOT, Machine
 from tests.alerts.ticks import START, fold, oom_kill, tick
 from wslgpud.alerts import alert_metrics, look_back
 from wslgpud.alerts.channels import Channel, DeliveryError
@@ -565,7 +565,7 @@ def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> 
 
 
 def test_a_kill_before_the_first_start_is_stored_not_sent(life: Life, tmp_path: Path) -> None:
-    assert look_back.record_earlier_kills(Machine(tmp_path, [], counted=2), life.store)
+    assert look_back.record_earlier_kills(Machine(tmp_path, [], counted=2), life.store, BOOT)
     life.manager.tick(life.tick(), [], [])
 
     assert [(row.rule, row.old, row.new) for _, row in life.rows()] == [

@@ -109,6 +109,19 @@ def test_a_kill_that_no_group_claims_is_the_machines() -> None:
     assert told_of(counts_at(1, 3, 1), *(counts_at(t, 4, 1) for t in (2, 3, 4))) == [[], [], ["ram"], []]
 
 
+def test_a_kill_while_the_groups_counters_are_unread_is_told() -> None:
+    unread, last = counts_at(2, 3), [counts_at(t, 4, 2) for t in (3, 4)]
+
+    assert told_of(counts_at(1, 3, 1), unread, *last) == [[], [], ["cgroup:/a"], []]
+    assert told_of(counts_at(1, 3, 1), counts_at(2, 4), *last) == [[], [], ["cgroup:/a"], []]
+
+
+def test_a_kill_while_the_machines_counter_is_unread_is_told() -> None:
+    after = [counts_at(t, 4, 1) for t in (3, 4, 5)]
+
+    assert told_of(counts_at(1, 3, 1), counts_at(2, None, 1), *after) == [[], [], [], ["ram"], []]
+
+
 def test_kills_from_before_the_logs_silence_are_not_repeated() -> None:
     silent = [counts_at(t, 3, 1) for t in (2, 3, 4)]
 

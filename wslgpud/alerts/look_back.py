@@ -155,32 +155,33 @@ def examine(
     return row, Snapshot(now, mono, 0, (report,))
 
 
-def earlier_kills(host: Host) -> list[Transition]:
+def earlier_kills(host: Host, boot_id: str) -> list[Transition]:
     """Return the beginning of an incident for each kill in the journal, or burst of kills, oldest first.
 
-    Where it shows none that the kernel has counted since the machine started, one says how many there were.
+    Where it shows none that the kernel has counted in this boot, one says how many there were.
     """
     bursts: dict[tuple[str, float], list[Event]] = {}
-    for kill in _kills_in_journal(host):
+    kills = list(_kills_in_journal(host))
+    for _, kill in kills:
         bursts.setdefault((resource_of(kill), kill.wall // BURST_SECONDS), []).append(kill)
     rows = [_row(host, burst) for burst in bursts.values()][-MAX_INCIDENTS:]
     counted = parse_uint(table(host.read_optional("/proc/vmstat")).get("oom_kill")) or 0
     wall, mono = host.clock.wall(), host.clock.mono()
-    if counted and not any(row.wall >= wall - mono for row in rows):
+    if counted and not any(boot == boot_id.replace("-", "") for boot, _ in kills):
         facts: dict[str, Fact] = {"count": counted, "boot_wall": wall - mono}
         rows.append(Transition(wall, mono, "ram", KILLED_BEFORE, Level.OK, Level.WARNING, facts=facts))
     return rows
 
 
-def _kills_in_journal(host: Host) -> Iterator[Event]:
-    """Yield the kills in the journal, of all boots, oldest first."""
+def _kills_in_journal(host: Host) -> Iterator[tuple[str, Event]]:
+    """Yield the kills in the journal, of all boots, oldest first, each with the id of its boot."""
     kernel = ("_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "--since=-30days", "--lines=1000", f"--grep={_LINES}")
     parser = LineParser()
-    for entry in map(_entry, _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE")):
+    for entry in map(_entry, _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE,_BOOT_ID")):
         stamp, text = parse_uint(str(entry.get("__REALTIME_TIMESTAMP"))), entry.get("MESSAGE")
         event = parser.add(text) if isinstance(text, str) else None
         if event is not None and event.kind == "oom_kill" and stamp is not None:
-            yield Event(event.kind, stamp / 1e6, event.text, dict(event.fields))
+            yield str(entry.get("_BOOT_ID")), Event(event.kind, stamp / 1e6, event.text, dict(event.fields))
 
 
 def _entry(line: str) -> dict[str, Any]:
@@ -201,9 +202,9 @@ def _row(host: Host, kills: Sequence[Event]) -> Transition:
     return Transition(last.wall, mono, resource_of(last), KILLED_BEFORE, Level.OK, Level.WARNING, facts=facts)
 
 
-def record_earlier_kills(host: Host, store: Store) -> bool:
+def record_earlier_kills(host: Host, store: Store, boot_id: str) -> bool:
     """Record kills from before the first start as incidents that are over; return whether there are any."""
-    rows = earlier_kills(host)
+    rows = earlier_kills(host, boot_id)
     for row in rows:
         for one in (row, replace(row, old=row.new, new=Level.OK)):
             store.outbox.record(replace(one, message=compose(one).headline), {})
@@ -223,7 +224,7 @@ def start(host: Host, store: Store, boot_id: str, alerts: AlertManager) -> None:
                 store.append(kept, urgent=True)
                 alerts.report(row)
                 return
-            if record_earlier_kills(host, store):
+            if record_earlier_kills(host, store, boot_id):
                 log.warning("programs were killed for lack of memory before the first start: see 'wslgpud incidents'")
         except Exception:
             log.exception("the time before the start could not be examined; please report this")

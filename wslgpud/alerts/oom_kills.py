@@ -99,7 +99,9 @@ def _counted(context: MeasureContext) -> set[str]:
     """
     state, now = context.kills, _counts(context.snapshot)
     before = state.counts or _counts(context.last)
-    state.counts, found = now or before, risen(before, now)
+    found, read = risen(before, now), {name == "ram" for name in now}
+    # Of two sources one may not answer; of groups that can be read, those not there are gone.
+    state.counts = {**now, **{name: count for name, count in before.items() if (name == "ram") not in read}}
     if found and "ram" not in found:
         if "ram" in state.unnamed and state.unnamed["ram"].mono == context.last.mono:
             del state.unnamed["ram"]
@@ -120,7 +122,7 @@ def _counts(snapshot: Snapshot) -> dict[str, KillCount]:
 
 def _named(context: MeasureContext) -> Iterator[Signal]:
     """Yield the counted kills, each once its victim is known, or waiting has not helped."""
-    unnamed, mono, groups = context.kills.unnamed, context.snapshot.mono, context.snapshot.family(cgroups.OOM_KILLS)
+    unnamed, mono, groups = context.kills.unnamed, context.snapshot.mono, context.kills.counts.keys() - {"ram"}
     for resource, kill in list(unnamed.items()):
         if groups and resource == "ram" and kill.mono == mono:  # a cgroup may claim it at the next tick
             continue

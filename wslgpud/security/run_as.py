@@ -85,7 +85,10 @@ def account_for(python: Path, *parts: Path, uid: int | None = None) -> Account |
     for path in needed:
         refuse_others(path, uid)
     account = account_of(uid or None)
-    status, closed, _ = run(Command(["/bin/sh", "-c", _REACHES, "sh", *map(str, needed)], {}, account), _REACH_SECONDS)
+    command = Command(["/bin/sh", "-c", _REACHES, "sh", *map(str, needed)], {}, account)
+    status, closed, _ = run(command, _REACH_SECONDS)
+    if status and not closed:  # a container's root may be unable to change its account
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), "setpriv")
     if status:
         raise UntrustedProgram(
             "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"

@@ -27,8 +27,7 @@ _SETTLE_SECONDS = 2.0
 #: share of one core that scans may take, however often cgroups are created
 _SCAN_SHARE = 0.005
 _MAX_CGROUPS = 20
-#: looked at, in all and of each user other than root
-_MAX_FOLDERS, _MAX_FOLDERS_OF_USER = 1000, 100
+_MAX_FOLDERS = 1000
 #: Limits on everything visible are never omitted: a container's own (its root), and WSL's on all user processes
 #: (https://github.com/microsoft/WSL/pull/40519).
 _ALWAYS = frozenset({"/", "/wsl-user"})
@@ -161,17 +160,21 @@ def reclaim_file(host: Host) -> str:
 def scan(host: Host, tree: CgroupTree) -> list[Limited]:
     """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
 
-    A user with a delegated subtree can create cgroups there at will: of each user's, whose first folder on the path
-    that is not root's tells the user, only a hundred are looked at, and the list's slots are given in turn.
+    A user with a delegated subtree can create cgroups there at will: so users, whom the first folder on the path that
+    is not root's tells, have equal shares of the folders that are looked at, and of the list's slots. A desktop alone
+    has more than a hundred folders.
     """
     memory = parse_uint(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
     found: dict[int, list[Limited]] = {}
-    looked, waiting = Counter[int](), deque([("", 0)])
+    looked, waiting = Counter[int](), {0: deque([""])}
     while waiting and looked.total() < _MAX_FOLDERS:
-        path, user = waiting.popleft()
-        if path.endswith(_OURS) or (user and looked[user] == _MAX_FOLDERS_OF_USER):
-            continue
+        user = min(waiting, key=lambda user: looked[user])
+        path = waiting[user].popleft()
+        if not waiting[user]:
+            del waiting[user]
         looked[user] += 1
+        if path.endswith(_OURS):
+            continue
         limited = None
         try:
             limited = _limited(host, tree, path)
@@ -182,8 +185,8 @@ def scan(host: Host, tree: CgroupTree) -> list[Limited]:
         if limited is not None and (memory is None or limited.limit < memory * 1024):
             found.setdefault(user, []).append(limited)
         with suppress(NoData, SourceError):
-            children = [f"{path}/{name}" for name in host.folders(tree.root + path, _MAX_FOLDERS)]
-            waiting.extend((child, user or host.owner(tree.root + child)) for child in children)
+            for child in [f"{path}/{name}" for name in host.folders(tree.root + path, _MAX_FOLDERS)]:
+                waiting.setdefault(user or host.owner(tree.root + child), deque()).append(child)
     return _chosen(found)
 
 

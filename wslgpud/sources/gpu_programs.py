@@ -172,7 +172,7 @@ class GpuPrograms:
             for pid, used in values.get(kind) or ():
                 # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
                 known = used if used is not None and used <= most else None
-                sizes[pid] = max(sizes.get(pid), known, key=lambda size: size or 0)
+                sizes[pid] = max(sizes.get(pid), known, key=lambda size: -1 if size is None else size)
         who = {pid: self._who(pid) for pid in sizes}
         of_windows = measured.used_bytes if measured else {}
         listed = [
