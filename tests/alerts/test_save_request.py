@@ -139,6 +139,15 @@ def test_one_that_would_die_of_the_signal_is_left_alone() -> None:
         assert idle.poll() is None
 
 
+def test_one_asked_in_vain_is_asked_again_at_a_higher_level() -> None:
+    saver = SaveRequests(Alerts(save_signal="SIGUSR1"))
+    with program(IDLE) as idle:
+        levels = (Level.CRITICAL, Level.CRITICAL, Level.EMERGENCY, Level.EMERGENCY)
+        said = [saver.ask(change(idle.pid, level), [sample(idle.pid)]) for level in levels]
+
+    assert ["does not catch SIGUSR1" in line for line in said] == [True, False, True, False]
+
+
 def test_a_pid_that_belongs_to_another_process_now_is_spared() -> None:
     with program(IDLE) as idle:
         assert "another process" in send(ExactProcess(idle.pid, start_ticks(idle.pid) - 1, US), signal.SIGTERM)

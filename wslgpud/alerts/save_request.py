@@ -44,7 +44,8 @@ class SaveRequests:
         self._signal = signal.Signals[settings.save_signal] if wanted else None
         self._level = Level[settings.save_level.upper()]
         self._user = _user(settings.save_user)
-        self._asked: dict[str, set[tuple[int, int]]] = {}
+        #: by resource and process, up to which level it need not be asked again
+        self._asked: dict[str, dict[tuple[int, int], Level]] = {}
 
     def ask(
         self, forecast: Forecast, processes: Sequence[ProcessSample], paused: frozenset[tuple[int, int]] = frozenset()
@@ -60,11 +61,12 @@ class SaveRequests:
             return ""
         if self._level == forecast.level == Level.CRITICAL and not _is_certain(forecast):
             return ""
-        asked, process = self._asked.setdefault(forecast.resource, set()), culprit(forecast, processes)
-        if process is None or process.key in asked or process.key in paused:
+        asked, process = self._asked.setdefault(forecast.resource, {}), culprit(forecast, processes)
+        if process is None or process.key in paused or asked.get(process.key, Level.OK) >= forecast.level:
             return ""
-        asked.add(process.key)
-        if problem := send(ExactProcess(*process.key, self._user), self._signal):
+        problem = send(ExactProcess(*process.key, self._user), self._signal)
+        asked[process.key] = forecast.level if problem else max(Level)  # it may catch the signal by then
+        if problem:
             return f"{process.name} (pid {process.pid}) was not sent {self._signal.name}: {problem}"
         return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
 
