@@ -39,6 +39,7 @@ HOMES = {
     "psycopg": {"store"},
     "prometheus_client": {"serve", "cli"},
     "h11": {"serve", "security"},
+    "apscheduler": {"stress"},
     "bcrypt": {"serve"},
     "yaml": {"serve"},
     "pynvml": {"probes"},

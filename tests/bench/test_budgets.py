@@ -32,6 +32,7 @@ from wslgpud.store import Store, upkeep
 
 #: Needed only by commands, scrapes or options. The first parses the command line.
 FOREIGN = (
+    "apscheduler",
     "click",
     "rich",
     "textual",

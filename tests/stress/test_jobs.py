@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -148,6 +150,28 @@ def test_days_of_the_week_are_those_of_a_crontab(field, days):
 )
 def test_the_next_time_is_the_first_that_fits(line, due):
     assert schedule.next_time(schedule.crontab(line), at("12:00")) == datetime.fromisoformat(due).timestamp()
+
+
+def test_of_a_repeated_hour_no_moment_comes_again(machine_in):
+    machine_in("Europe/Helsinki")
+    second = datetime(2026, 10, 25, 3, 10, fold=1).timestamp()
+
+    due = schedule.next_time(schedule.crontab("*/30 3 * * *"), second)
+    assert due == datetime(2026, 10, 26, 3).timestamp()
+
+
+def test_an_hour_left_out_in_spring_comes_as_the_next(machine_in):
+    machine_in("Europe/Helsinki")  # clocks go from 3 on to 4 there
+
+    due = schedule.next_time(schedule.crontab("30 3 * * *"), datetime(2026, 3, 28, 12).timestamp())
+    assert time.localtime(due)[2:5] == (29, 4, 30)
+    assert time.localtime(schedule.next_time(schedule.crontab("30 3 * * *"), due))[2:5] == (30, 3, 30)
+
+
+def test_the_scheduler_is_not_even_loaded_without_a_card():
+    code = "import sys, wslgpud.app.daemon; sys.exit('apscheduler' in sys.modules or 'torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_day_that_never_comes_is_never_due():

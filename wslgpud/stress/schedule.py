@@ -1,4 +1,4 @@
-"""The nightly stress run: when it is due, what becomes of it."""
+"""The nightly stress run: when it is due, by APScheduler's trigger, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
@@ -32,17 +33,9 @@ log = logging.getLogger(__name__)
 OFF = "off"
 #: Delay after a start when nights were missed, to let the machine settle.
 CATCH_UP_SECONDS = 900.0
-#: lowest and highest number of each field of a crontab line, and their names
-_FIELDS = (
-    (0, 59, ""),
-    (0, 23, ""),
-    (1, 31, ""),
-    (1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"),
-    (0, 7, "sun mon tue wed thu fri sat"),
-)
-_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]\d*))?", re.ASCII)
-#: the longest wait for a 29th of February
-MAX_DAYS = 8 * 366
+#: a numeric part of a crontab's fifth field
+_DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
+_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 #: metrics for judging a run, besides samples of cards
 _OF_CARDS = tuple(
     spec
@@ -51,58 +44,39 @@ _OF_CARDS = tuple(
 )
 
 
-#: the numbers of the five kinds that a crontab line allows
-Crontab = tuple[frozenset[int], ...]
+def crontab(line: str) -> Any:
+    """Return APScheduler's trigger for a crontab line. Raises ConfigError: it is none."""
+    from apscheduler.triggers.cron import CronTrigger  # late: without a card nobody needs its megabytes
 
-
-def crontab(line: str) -> Crontab:
-    """Return the minutes, hours, days, months and weekdays (0 and 7: Sunday) of the schedule.
-
-    Raises ConfigError: it is not a crontab line.
-    """
+    *fields, weekdays = line.split() or [""]
     try:
-        return tuple(_numbers(*one) for one in zip(line.lower().split(), _FIELDS, strict=True))
+        return CronTrigger.from_crontab(" ".join([*fields, _DAYS.sub(_named, weekdays)]), timezone.utc)
     except ValueError as error:
         raise ConfigError(
             'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday', schedule=repr(line)
         ) from error
 
 
-def _numbers(text: str, limits: tuple[int, int, str]) -> frozenset[int]:
-    """Return the numbers of a crontab line's field. Raises ValueError."""
-    low, high, names = limits
-    numbers: set[int] = set()
-    for part in text.split(","):
-        if (match := _PART.fullmatch(part)) is None:
-            raise ValueError(part)
-        first, last, step = match.groups()
-        start, end = (None if word is None else _number(word, low, names) for word in (first, last))
-        if end is None:
-            end = high if start is None or step else start
-        start = low if start is None else start
-        if not low <= start <= end <= high:
-            raise ValueError(part)
-        numbers.update(range(start, end + 1, int(step or 1)))
-    return frozenset(numbers)
+def _named(part: re.Match[str]) -> str:
+    """Return days of the week by name: cron counts from Sunday, APScheduler from Monday."""
+    first, last, step = part.groups()
+    end = last or ("6" if step or first is None else first)
+    return ",".join(_NAMES[day % 7] for day in range(int(first or 0), int(end) + 1, int(step or 1))) or part[0]
 
 
-def _number(word: str, low: int, names: str) -> int:
-    return int(word) if word.isdecimal() else low + names.split().index(word)
+def next_time(when: Any, after_wall: float) -> float:
+    """Return when a trigger is next due, in the C library's time zone; infinity where it never is.
 
-
-def next_time(when: Crontab, after_wall: float) -> float:
-    """Return when a schedule is next due, in the C library's time zone; infinity where it never is.
-
-    Of an hour that summer time repeats, the first counts.
+    Of an hour that summer time repeats, the first counts. The trigger takes local times for UTC: APScheduler's own zone
+    is tzlocal's, which does not know rules in TZ (``CST-8``) or zones missing from its data.
     """
-    minutes, hours, days, months, weekdays = when
-    today = datetime.fromtimestamp(after_wall).astimezone().date()
-    for day in (today + timedelta(ahead) for ahead in range(MAX_DAYS)):
-        if day.month in months and day.day in days and {day.isoweekday(), day.isoweekday() % 7} & weekdays:
-            for at in (time(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)):
-                if (wall := datetime.combine(day, at).timestamp()) > after_wall:
-                    return wall
-    return math.inf
+    local, wall = datetime.fromtimestamp(after_wall).astimezone().replace(tzinfo=timezone.utc), -math.inf
+    while wall <= after_wall:
+        local = when.get_next_fire_time(None, local + timedelta(microseconds=1))
+        if local is None:
+            return math.inf
+        wall = local.replace(tzinfo=None).timestamp()
+    return wall
 
 
 class Nightly:
@@ -120,7 +94,9 @@ class Nightly:
         if unit_socket:
             longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
             self._runner = Asker(host.clock, unit_socket, longest)
-        self._when = None if settings.schedule == OFF else crontab(settings.schedule)
+        if settings.schedule not in (OFF, Stress.schedule):
+            crontab(settings.schedule)
+        self._when: Any = None
         self._due_wall: float | None = None
         self._testing: threading.Thread | None = None
         self._last_training: Training | None = None
@@ -157,8 +133,8 @@ class Nightly:
         if snapshot.gpus or snapshot.events:
             of_cards = (Reading(s, value, labels) for s in _OF_CARDS for labels, value in snapshot.family(s).items())
             self._recent.add(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
-        if snapshot.gpus and self._when is not None and self._host.live:
-            self._start_if_due(self._when, snapshot.wall)
+        if snapshot.gpus and self._settings.schedule != OFF and self._host.live:
+            self._start_if_due(snapshot.wall)
         if self._host.live:
             self._remember(snapshot)
 
@@ -200,11 +176,12 @@ class Nightly:
     def close(self) -> None:
         self._runner.stop.set()
 
-    def _start_if_due(self, when: Crontab, now_wall: float) -> None:
+    def _start_if_due(self, now_wall: float) -> None:
         """Start the night's test with a random delay, so that not all machines of a site start at once.
 
         Once, however many nights were missed, and late rather than never: the gates decide whether the moment is right.
         """
+        when = self._when = self._when or crontab(self._settings.schedule)
         jitter_seconds = 60 * random.uniform(0, self._settings.jitter_minutes)
         if self._due_wall is None:
             # A machine that is off at night would otherwise never have its first.
