@@ -387,6 +387,18 @@ class TestTheDoctor:
         assert trap.said() == []
 
 
+@needs_root
+def test_what_only_root_may_run_is_not_run_for_another(tmp_path: Path) -> None:
+    """Until its execve(2) a program may keep root's capabilities, after the check whose account it is for."""
+    tmp_path.chmod(0o700)
+    hidden = tmp_path / "true"
+    shutil.copy("/bin/true", hidden)
+
+    status, _, said = run_as.run(Command([str(hidden)], {}, account_of(None)), 60)
+
+    assert (status, "ermission denied" in said) == (126, True)
+
+
 def test_a_user_who_is_not_root_runs_what_there_is_as_ever(trap: Trap, monkeypatch) -> None:
     trap.honest()
     trap.bin.chmod(0o777)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.security import run_as
 from wslgpud.security.run_as import Command, run
 
 
@@ -48,13 +47,3 @@ def test_a_package_is_handed_over_with_its_modules(tmp_path: Path) -> None:
     (package / "main.py").write_text("from told.words import WORDS\ndef main():\n    print(WORDS)\n")
 
     assert run(Command([sys.executable], dict(os.environ)), 120, script=package)[:2] == (0, "of another module\n")
-
-
-def test_without_the_right_to_change_account_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose root may not."""
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(run_as, "refuse_others", lambda *_: None)
-    monkeypatch.setattr(run_as, "run", lambda *_: (1, "", "setpriv: setgroups failed: Operation not permitted\n"))
-
-    with pytest.raises(PermissionError, match="not permitted: 'setpriv'"):
-        run_as.account_for(Path("/opt/torch/bin/python3"), uid=1000)

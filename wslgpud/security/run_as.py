@@ -25,7 +25,8 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -85,10 +86,7 @@ def account_for(python: Path, *parts: Path, uid: int | None = None) -> Account |
     for path in needed:
         refuse_others(path, uid)
     account = account_of(uid or None)
-    command = Command(["/bin/sh", "-c", _REACHES, "sh", *map(str, needed)], {}, account)
-    status, closed, _ = run(command, _REACH_SECONDS)
-    if status and not closed:  # a container's root may be unable to change its account
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), "setpriv")
+    status, closed, _ = run(Command(["/bin/sh", "-c", _REACHES, "sh", *map(str, needed)], {}, account), _REACH_SECONDS)
     if status:
         raise UntrustedProgram(
             "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
@@ -245,6 +243,8 @@ def program(name: str, path: str | None = None) -> str | None:
 
 #: output kept, bytes per read, and seconds that a killed program may take to end
 _MAX_BYTES, _KILL_SECONDS = 1 << 16, 3.0
+#: prctl(2)
+_PR_SET_NO_NEW_PRIVS = 38
 #: memfd_create(2): neither content nor seals can be changed afterwards
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -277,24 +277,28 @@ def start(
             handed = [stack.enter_context(_open_copy(script))]
             arguments[1:1] = [f"/dev/fd/{handed[0]}", str(script)]
         if account is not None:
-            if (setpriv := program("setpriv")) is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "setpriv")
-            # Popen returns once setpriv runs. A user's lease or file system can block execve(2), and only a started
-            # process can be killed. Setuid bits have no effect.
-            groups = f"--groups={','.join(map(str, account.groups))}" if account.groups else "--clear-groups"
-            ids = [f"--reuid={account.uid}", f"--regid={account.gid}", groups]
-            arguments[:0] = [setpriv, "--no-new-privs", *ids, "--"]
-        return subprocess.Popen(
-            # In a new session it has no terminal into which it could inject input.
-            arguments,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=handed,
-            env=dict(command.environment),
-            cwd=command.folder,
-            start_new_session=True,
-        )
+            # Popen returns once the shell runs. A user's lease or file system can block execve(2), and only a started
+            # process can be killed. Not setpriv(1): until execve(2) it keeps root's capabilities, with which a user's
+            # link leads to what only root may run; and it needs capset(2), which the service may not call.
+            arguments[:0] = ["/bin/sh", "-c", 'exec "$0" "$@"']
+
+        def begin() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                # In a new session it has no terminal into which it could inject input.
+                arguments,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=handed,
+                env=dict(command.environment),
+                cwd=command.folder,
+                start_new_session=True,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=account.groups if account else None,
+            )
+
+        return _without_new_privileges(begin) if account else begin()
 
 
 def run(
@@ -383,3 +387,19 @@ def _write_archive(package: Path, file: IO[bytes]) -> None:
         archive.writestr("__main__.py", f"from {package.name}.main import main\n\nmain()\n")
         for module in sorted(package.glob("*.py")):
             archive.writestr(f"{package.name}/{module.name}", module.read_bytes())
+
+
+def _without_new_privileges(begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Start a program for which setuid bits have no effect (prctl(2), PR_SET_NO_NEW_PRIVS).
+
+    The flag applies to a thread and its children, irrevocably: hence a short-lived thread.
+    """
+    import ctypes  # never needed in the daemon
+
+    def run() -> subprocess.Popen[bytes]:
+        # It fails only on kernels before 3.5, without harm: the account has no rights anyway.
+        ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        return begin()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
