@@ -288,13 +288,10 @@ class TestTheFolderOfTheServicesAccount:
         assert target.read_text() == before
 
     @needs_root
-    def test_root_writes_the_services_database_as_the_service(self, tmp_path: Path) -> None:
-        folder = tmp_path / "state"
+    def test_root_writes_the_services_database_as_the_service(self, public: Path) -> None:
+        folder = public / "state"
         folder.mkdir()
-        (folder / "wslgpud.db").symlink_to(tmp_path / "victim")
-        for path in (tmp_path, *tmp_path.parents):
-            if path.name.startswith("pytest-") or path == tmp_path:
-                path.chmod(0o755)
+        (folder / "wslgpud.db").symlink_to(public / "victim")
         os.chown(folder, ALICE, ALICE)
 
         def saved(database: Path) -> bool:
@@ -305,7 +302,7 @@ class TestTheFolderOfTheServicesAccount:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
         assert not saved(folder / "wslgpud.db")
-        assert not (tmp_path / "victim").exists()
+        assert not (public / "victim").exists()
         assert saved(folder / "own.db")
         assert {path.stat().st_uid for path in folder.glob("own.db*")} == {ALICE}
 

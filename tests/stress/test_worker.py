@@ -35,6 +35,7 @@ def test_a_sound_memory_passes_every_phase(run):
     assert done.result.verdict == "passed"
     assert [row["phase"] for row in done.of("phase")] == [
         "ladder",
+        "fragmentation",
         "fill",
         "bandwidth",
         "patterns",

@@ -139,7 +139,8 @@ class Loop:
         forgotten = () if run is not None and run.clean else ("peaks", "owned_peaks")
         for subject, lesson in self.store.learned.items():
             document = {name: value for name, value in lesson.document.items() if name not in forgotten}
-            self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
+            with self._survived("what was learned about memory earlier is forgotten: it cannot be read"):
+                self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
         """Store the engine's lessons if they are due; at the end, all of them."""

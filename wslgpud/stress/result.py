@@ -123,6 +123,8 @@ def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
     verdict, reason = _verdict(end, outcome, findings)
     key = {**frame.key, **{k: str(begin[k]) for k in ("torch", "cuda") if begin.get(k)}}
     detail = {
+        "fragmentation": events.get("fragmentation", [{}])[0],
+        "allocator": events.get("allocator", []),
         "ladder": events.get("rung", []),
         "patterns": events.get("pattern", []),
         "chunks": [

@@ -148,6 +148,21 @@ class CardMemory:
         else:
             torch.aminmax(x.view(dtype).view(rows, -1), dim=1, out=(low, high))
 
+    def refusal(self, error: BaseException) -> str:
+        """Report the allocator's state at a refusal, and return the gist of the error."""
+        if self.cuda:
+            stats = torch.cuda.memory_stats(self.device)
+            sizes = [f"{kind}_bytes.all.current" for kind in ("allocated", "reserved", "inactive_split")]
+            segments = collections.Counter(part["total_size"] for part in torch.cuda.memory_snapshot())
+            self.send(
+                "allocator",
+                phase=self.phase,
+                free=self.free_bytes(),
+                stats={name: stats.get(name, 0) for name in (*sizes, "num_alloc_retries", "num_ooms")},
+                segments=sorted(segments.items(), reverse=True)[:MAX_ERRORS],
+            )
+        return first_line(error)
+
     def look(self, kind: str = "", group: int = 0, seconds: float = 0.0) -> None:
         """Check whether to continue. Raises Leave: on request, or others need memory or the GPU."""
         if self.stop.is_set():

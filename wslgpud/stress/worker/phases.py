@@ -39,8 +39,8 @@ class Worker(CardMemory):
     def run(self) -> None:
         """Do the whole job. Raises Leave: another program wants the GPU."""
         self.begin()
-        phases = (self.ladder, self.fill, self.bandwidth, self.patterns, self.beyond, self.soak, self.release)
-        for work in phases:
+        phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
+        for work in (*phases, self.soak, self.release):
             self.phase, start = work.__name__, time.perf_counter()
             work()
             self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
@@ -100,7 +100,7 @@ class Worker(CardMemory):
             try:
                 self.chunks = [self.allocate(size)]
             except torch.OutOfMemoryError as error:
-                self.send("rung", **row, outcome="refused", why=first_line(error))
+                self.send("rung", **row, outcome="refused", why=self.refusal(error))
                 continue
             self.settle()
             row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
@@ -116,6 +116,31 @@ class Worker(CardMemory):
             self.let_go()
             self.send("rung", **row, outcome="ok")
 
+    def fragmentation(self) -> None:
+        """Free every second piece and allocate twice its size: from the cache, then from the driver."""
+        piece = min(64 * MIB, self.job.chunk)
+        count = min(32, self.room() // piece)
+        if count < 8:
+            return
+        self.chunks = [self.allocate(piece) for _ in range(count)]
+        self.look()
+        del self.chunks[::2]
+        figures: dict[str, Any] = {}
+        for name in ("from_cache", "after_empty_cache"):
+            if name == "after_empty_cache" and self.cuda:
+                torch.cuda.empty_cache()
+            start = time.perf_counter()
+            double = self.allocate(2 * piece)
+            self.settle()
+            figures[f"{name}_seconds"] = time.perf_counter() - start
+            del double
+        if self.cuda:
+            stats = torch.cuda.memory_stats(self.device)
+            figures |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
+            figures["split"] = stats["inactive_split_bytes.all.current"]
+        self.let_go()
+        self.send("fragmentation", **figures)
+
     def fill(self) -> None:
         """Allocate chunks up to the limit, then one of the remaining size."""
         # Kept in the allocator's cache for the checks, so that nothing is allocated later.
@@ -128,7 +153,7 @@ class Worker(CardMemory):
                 size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
                 self.chunks.append(self.allocate(min(size, room)))
             except torch.OutOfMemoryError as error:
-                refused = first_line(error)
+                refused = self.refusal(error)
                 break
             less, index = before - self.free_bytes(), len(self.chunks) - 1
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
@@ -192,7 +217,7 @@ class Worker(CardMemory):
             try:
                 extra = self.allocate(self.job.chunk)
             except torch.OutOfMemoryError as error:
-                self.send("beyond", outcome="refused", why=first_line(error))
+                self.send("beyond", outcome="refused", why=self.refusal(error))
                 return
             [seconds] = self.timings([functools.partial(filled, extra, -1)])
             self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
