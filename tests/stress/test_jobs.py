@@ -226,6 +226,12 @@ def test_nothing_is_caught_up_when_last_night_was_tested(nightly):
     assert begins(one, at("12:00"), at("13:00")) == []
 
 
+def test_a_run_made_by_a_wrong_clock_delays_no_night(nightly):
+    one = nightly([replace(night(0), wall=at("12:00") + 10 * 365 * 86400)], jitter_minutes=0.0)
+
+    assert begins(one, at("12:00"), at("03:30", 2)) == [at("03:30", 2)]
+
+
 def test_a_night_missed_asleep_begins_on_waking(nightly):
     one = nightly(jitter_minutes=0.0)
 

@@ -187,7 +187,8 @@ class Nightly:
             # A machine that is off at night would otherwise never have its first.
             before = self._history.previous_run
             last = self._runs[-1].wall if self._runs else before.started_wall if before else now_wall
-            due = next_time(when, last) + jitter_seconds
+            # A run may lie in the future: the clock was wrong then.
+            due = next_time(when, min(last, now_wall)) + jitter_seconds
             self._due_wall = due if due >= now_wall else now_wall + CATCH_UP_SECONDS
         if now_wall >= self._due_wall and not (self._testing and self._testing.is_alive()):
             self._due_wall = next_time(when, now_wall) + jitter_seconds
