@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -18,12 +19,13 @@ from wslgpud.sources.oom_daemons import OomDaemonSource
 
 #: Writes down how it was started and that it lives; then says what stands in a file, and waits.
 JOURNALCTL = """#!{python}
-import sys, time
+import os, sys, time
 from pathlib import Path
 here = Path(sys.argv[0]).parent
 (here / "arguments").write_text(" ".join(sys.argv[1:]))
 sys.stdout.write((here / "journal").read_text())
 sys.stdout.flush()
+(here / "pid").write_text(str(os.getpid()))
 (here / "said").touch()
 while not (here / "end").exists():
     time.sleep(0.01)
@@ -163,6 +165,27 @@ def test_an_unreadable_journal_is_a_fault_retried_in_a_minute(machine: Machine) 
     machine.says((EARLYOOM, LINES[-1][1]))
     (machine.bin / "said").unlink()
     assert len(machine.read().events) == 1
+
+
+def test_what_follows_the_journal_ends_with_us(machine: Machine) -> None:
+    """As the pipe is closed, in whatever way the daemon ends."""
+    machine.read()
+    status = Path(f"/proc/{(machine.bin / 'pid').read_text()}/status")
+    assert status.exists()
+
+    machine.source.close()
+    with contextlib.suppress(OSError):
+        while "State:\tZ" not in status.read_text():
+            time.sleep(0.01)
+
+
+def test_what_it_starts_needs_no_call_that_the_unit_denies(machine: Machine) -> None:
+    """setpriv(1) calls capset(2), which is @privileged."""
+    machine.read()
+    command = Path(f"/proc/{machine.source._child.pid}/cmdline").read_text()
+
+    assert "journalctl" in command
+    assert "setpriv" not in command
 
 
 def test_a_line_without_an_end_is_not_kept(machine: Machine) -> None:

@@ -27,6 +27,9 @@ LOOK_AGAIN_SECONDS = 60.0
 _MAX_BYTES = 64 << 10
 _MAX_LINE = 16 << 10
 _UNITS = "/sys/fs/cgroup/system.slice"
+#: Runs a program until our end of standard input is closed: it must not outlive us, waiting for the next kill. Not
+#: setpriv(1), which needs capset(2), a call that the service may not make.
+_UNTIL_WE_END = '"$@" & exec >&-; read -r _; kill "$!"'
 _KILLED = template("{daemon} killed {victim}: {reason}")
 #: per daemon, the pattern of victim and reason: systemd 249 and newer, which since 260 logs the victim when marking it
 #: and kills a moment later (https://github.com/systemd/systemd/blob/main/src/oom/oomd-manager.c), and earlyoom 1.3 to
@@ -64,7 +67,7 @@ class OomDaemonSource(Source):
     def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
+            cast("IO[bytes]", child.stdin).close()
             child.wait()
             cast("IO[bytes]", child.stdout).close()
 
@@ -74,15 +77,12 @@ class OomDaemonSource(Source):
         if not units or self.host.recorded:
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
-        # The child must not outlive us: it would wait for the next kill.
-        child = ["setpriv", "--pdeathsig", "KILL", "journalctl"]
         options = ["--follow", "--lines=0", "--quiet", "--output=json", "--output-fields=MESSAGE,_SYSTEMD_UNIT"]
         matches = " + ".join(f"_SYSTEMD_UNIT={unit}" for unit in units).split()
-        null = subprocess.DEVNULL
+        command = unprotected(["/bin/sh", "-c", _UNTIL_WE_END, "sh", "journalctl", *options, *matches])
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
-            self._child = started = subprocess.Popen(
-                unprotected([*child, *options, *matches]), stdin=null, stdout=subprocess.PIPE, stderr=null, cwd="/"
-            )
+            self._child = started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, cwd="/")
         except OSError as error:
             raise SourceError("cannot start {program}: {why}", program="journalctl", why=cause(error)) from error
         os.set_blocking(cast("IO[bytes]", started.stdout).fileno(), False)
