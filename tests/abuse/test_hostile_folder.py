@@ -54,7 +54,7 @@ COMMANDS = {
     "dashboards export": ("dashboards", "export", "monitoring"),
     "rules export": ("rules", "export", "monitoring"),
     "config init": ("config", "init", "new.toml"),
-    "completion": ("--install-completion", "bash"),
+    "completion": ("--show-completion", "bash"),
 }
 #: what they write, and where links lie in its place
 WRITTEN = ("help.tar.gz", ".wslconfig", "history.csv", "history.svg", "copy.db", "live.jsonl", "build.log", "new.toml")
@@ -96,9 +96,8 @@ class Place:
             (self.theirs / name).parent.mkdir(exist_ok=True)
             (self.theirs / name).symlink_to(self.treasure / name)
         (self.treasure / "settings").write_text("root's")
-        for name in (".bashrc", ".bash_completions/wslgpud.sh", FONTS):
-            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.home / name).symlink_to(self.treasure / "settings")
+        (self.home / FONTS).parent.mkdir(parents=True, exist_ok=True)
+        (self.home / FONTS).symlink_to(self.treasure / "settings")
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         for folder in (self.theirs, self.home):

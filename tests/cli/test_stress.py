@@ -83,6 +83,16 @@ def test_a_run_is_as_thorough_as_asked_and_is_kept(
     assert [found.gpu for found in kept(tmp_path / "wslgpud.db")] == [asked[0]]
 
 
+def test_a_run_is_kept_though_its_reader_has_gone(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(stress, "print_run", gone)
+    run(tmp_path)
+
+    assert [found.gpu for found in kept(tmp_path / "wslgpud.db")] == [0]
+
+
 @pytest.mark.parametrize(
     ("verdict", "status"), [("passed", 0), ("findings", 1), ("skipped", 3), ("left", 3), ("failed", 4)]
 )

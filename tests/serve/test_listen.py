@@ -60,6 +60,15 @@ def test_only_all_addresses_of_ipv6_include_those_of_ipv4(address, only_v6):
         assert sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == only_v6
 
 
+def test_a_kernel_without_ipv6_is_one_line_with_the_reason(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(ServeError, match=r"^cannot listen on \[::\]:0: Address family not supported by protocol; "):
+        bind("::", 0)
+
+
 def test_the_world_is_not_served_without_tls_and_passwords():
     with pytest.raises(ConfigError) as caught:
         make(address=EVERYWHERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,6 +127,18 @@ def test_a_reload_of_the_file_is_logged_once_and_not_at_start(written, caplog):
     assert caplog.messages == [f"{path} was read again"]
 
 
+def test_a_file_that_may_be_read_now_is_read(written, caplog):
+    caplog.set_level(logging.INFO)
+    path = written("")
+    file = WebConfigFile(str(path))
+    file.refresh()
+    time.sleep(0.05)  # the clock of file systems stands still for some milliseconds
+    path.chmod(0o640)
+
+    file.refresh()
+    assert caplog.messages == [f"{path} was read again"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -135,6 +148,7 @@ def test_a_reload_of_the_file_is_logged_once_and_not_at_start(written, caplog):
         ("tls_server_config: on", "tls_server_config: must be keys and values"),
         ("a: b: c", "web.yml:1: not valid YAML: mapping values are not allowed here"),
         ("basic_auth_users: [me]", "basic_auth_users: must be names and texts"),
+        ("basic_auth_users: []", "basic_auth_users: must be names and texts"),
         ("tls_server_config: {cert_file: cert.pem}", "tls_server_config: key_file is missing"),
         ("tls_server_config: {cert_file: 3, key_file: key.pem}", "tls_server_config: must be names and texts"),
         (

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -305,6 +306,15 @@ def test_values_stay_in_order_of_time_when_a_precision_changes(file, settings, c
             store.append(made.snapshot(made.T0 + second, {spec: second}))
             assert store.flush()
             assert made.read_all(store.reader) == [(s, s) for s in range(second + 1)]
+
+
+def test_after_a_long_sleep_a_series_is_known_as_seen_at_once(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in (0, 40 * 86400):
+            clock.now = made.T0 + second
+            store.append(replace(made.snapshot(clock.now, {made.EVENTS: 1}), mono=1000.0))
+            assert store.flush()
+    assert made.query(file, "SELECT seen_ms FROM series") == [((made.T0 + 40 * 86400) * 1000,)]
 
 
 def test_an_hour_later_a_series_goes_on_and_is_known_as_seen(file, settings, clock, made):

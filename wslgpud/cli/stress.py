@@ -56,12 +56,14 @@ def stress(
     with Progress(silent=as_json) as progress:
         progress.tell(t("waiting for the GPU to settle"))
         result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly", progress.line)
-    if as_json:
-        common.print_json(_document(result), ensure_ascii=False)
-    else:
-        print_run(result)
-    if why := keep(result, settings, folder, database):
-        warn("the run was not saved: {why}", why=why)
+    try:
+        if as_json:
+            common.print_json(_document(result), ensure_ascii=False)
+        else:
+            print_run(result)
+    finally:  # whoever reads no more of it costs no run
+        if why := keep(result, settings, folder, database):
+            warn("the run was not saved: {why}", why=why)
     raise SystemExit(STATUS[result.verdict])
 
 

@@ -214,15 +214,6 @@ def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> No
         folder.put(path.name, text, mode=mode, synced=synced)
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes with each ``put`` of a file; zeros where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_ino
-
-
 def parsed(text: str | bytes) -> dict[str, Any]:
     """Return the object in a JSON text. Raises ValueError: it is no object, or is nested too deeply."""
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from wslgpud.alerts.incidents import grouped
+from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.look_back import by_process
 from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import report, summaries
@@ -120,10 +120,17 @@ class _History:
         query = Query(request.query, ("limit", "before", "least", "lang"))
         min_level, words = Level[query.choice("least", LEVELS, "info").upper()], translator(query.language())
         limit, before = _page_of(query)
-        asked = [one for one in grouped(self.reader().changes(brief=True)) if one.worst >= min_level]
-        earlier = (incident for incident in asked if before is None or incident.id < before)
-        newest = heapq.nlargest(limit + 1, earlier, key=lambda incident: incident.id)
-        return _page(request, "incidents", summaries(newest, words), limit, len(asked))
+        total = 0
+
+        def earlier() -> Iterator[Incident]:  # one at a time: those of ten years would take hundreds of MB
+            nonlocal total
+            for incident in grouped(self.reader().changes(brief=True)):
+                total += incident.worst >= min_level
+                if incident.worst >= min_level and (before is None or incident.id < before):
+                    yield incident
+
+        newest = heapq.nlargest(limit + 1, earlier(), key=lambda incident: incident.id)
+        return _page(request, "incidents", summaries(newest, words), limit, total)
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""

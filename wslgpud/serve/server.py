@@ -96,7 +96,10 @@ def bind(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server(
-            (address, port), family=family, backlog=BACKLOG, dualstack_ipv6=address == "::" and socket.has_ipv6
+            (address, port),
+            family=family,
+            backlog=BACKLOG,
+            dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
         raise ServeError(

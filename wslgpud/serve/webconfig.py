@@ -74,7 +74,7 @@ class WebConfigFile:
         file must not remove protection.
         """
         files = self.current.files
-        if self._path is None or (stamps := [safe_files.stamp(file.resolve()) for file in files]) == self._known:
+        if self._path is None or (stamps := [_stamp(file) for file in files]) == self._known:
             return self.current
         try:
             new = load(self._path)
@@ -90,6 +90,15 @@ class WebConfigFile:
                     _log.info("%s was read again", self._path)
         self._known = stamps if self.current.files == files else None
         return self.current
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return what changes with a file, its rights included; zeros if missing."""
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ctime_ns, status.st_ino
 
 
 def weaker(old: WebConfig, new: WebConfig) -> str:
@@ -157,7 +166,7 @@ def _section(where: str, values: Any, known: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _texts(where: str, values: Any) -> dict[str, str]:
-    texts = values or {}
+    texts = {} if values is None else values
     if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise _error(where, "must be names and texts")
     return texts

@@ -74,7 +74,7 @@ class ReplicationSource:
         self.host_id = 0
         #: id of a series in the file, as in its batches -> in the server; looked up anew as in ``WriteBuffer``
         self._numbers: dict[str, int] = {}
-        self._turned_mono = 0.0
+        self._turned_wall = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
         #: samples that wait in the file, None while unknown
@@ -101,8 +101,8 @@ class ReplicationSource:
 
     def waiting(self, ticks: int) -> Sequence[_Rows]:
         """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
-        if time.monotonic() - self._turned_mono >= TURN_SECONDS:
-            self._turned_mono, self._numbers = time.monotonic(), {}
+        if abs(time.time() - self._turned_wall) >= TURN_SECONDS:
+            self._turned_wall, self._numbers = time.time(), {}
         with self._local() as local:
             self._follow(local)
             copied = self._source.copied
@@ -136,7 +136,7 @@ class ReplicationSource:
             self._source = self._source._replace(shift=engines.last_row(connection, self.host_id) - first)
         for number, row in series.items():
             key = SeriesKey(row.metric, row.kind, row.labels, row.divisor)
-            theirs = find_or_add(connection, self.host_id, key, row.seen_ms / 1000)
+            theirs = find_or_add(connection, self.host_id, key, time.time())
             self._numbers[number] = theirs or 0
         for table in _TABLES:
             schema.put(connection, table, [self._shifted(row) for row in rows[table]])

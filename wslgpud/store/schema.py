@@ -86,7 +86,7 @@ schema_migration = _table("schema_migration", {"name": _Text, "applied_ms": _Int
 host = _table("host", {"name": _Text, "sealed": _Int, "source": _Text}, sa.UniqueConstraint("name"), optional="source")
 
 # The metric as declared, without prefix and suffix; ``labels`` are a JSON object, keys in the order of the declaration.
-# ``seen_ms`` is when it was last read, give or take six hours.
+# ``seen_ms`` is when it was last looked up, once an hour while it is read.
 series = _table(
     "series",
     {"host": _Int, "metric": _Text, "kind": _Text, "labels": _Text, "divisor": _Int, "seen_ms": _Int},

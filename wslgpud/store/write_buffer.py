@@ -124,7 +124,7 @@ class SeriesInUse:
     def __init__(self) -> None:
         #: metric and label values -> series
         self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
-        self._turned_mono = 0.0
+        self._turned_wall = 0.0
         self._learned = 0
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
@@ -136,10 +136,13 @@ class SeriesInUse:
         self.known[spec.name, labels] = series
         return series
 
-    def turn(self, now_mono: float) -> None:
-        """Drop all series once an hour; no queued sample may refer to one."""
-        if now_mono - self._turned_mono >= TURN_SECONDS:
-            self._turned_mono, self.known = now_mono, {}
+    def turn(self, wall: float) -> None:
+        """Drop all series once an hour; no queued sample may refer to one.
+
+        At once if the clock jumps as far: after a long sleep the upkeep would take those in use for unseen.
+        """
+        if abs(wall - self._turned_wall) >= TURN_SECONDS:
+            self._turned_wall, self.known = wall, {}
 
     def every(self) -> Collection[Series]:
         return {s.name: s for s in self.known.values() if s.name}.values()
@@ -241,7 +244,7 @@ class WriteBuffer:
         processes: list[list[Any]] | None = None
         with self._lock:
             if not self._open.times and not any(item.ticks for item in self._queue):
-                self._series.turn(snapshot.mono)
+                self._series.turn(snapshot.wall)
             for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
                 if sample.processes:

@@ -200,6 +200,8 @@ def architecture(machine: Evidence) -> Outcome:
         if not t.failure and not t.cuda:
             text = template("torch {version} in {python} is built without CUDA")
             return note(text, _WHEELS, version=t.version, python=t.python)
+    if not built or not cards:
+        return unknown("torch was not checked")
     return good("torch has code for {cards}", cards=tuple(map(_sm, cards)))
 
 
