@@ -181,13 +181,14 @@ NAMED = MetricSpec("made_named_bytes", "gauge", "bytes", "Of a program.", ("prog
 def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> None:
     file = tmp_path / "wslgpud.db"
     with Store(file, host_name="pc") as store:
-        for second, names in enumerate([range(500), range(500, 1000), range(1000)]):
+        for second, names in {0: range(500), 1: range(500, 1000), 2: range(1000), 4000: range(1000)}.items():
             store.append(snapshot(T0 + second, {(NAMED, f"n{n}"): 1 for n in names}))
             assert store.flush()
-        found = {dict(ref.labels)["program"]: point.value for ref, point in store.reader.latest().items()}
+        (rest,) = store.reader.series(f"made_named_bytes{{program={OTHER}}}")
+        found = [(point.wall - T0, point.value) for point in store.reader.read(rest, 0, T0 + 5000)]
 
     assert rows(file, "made_named%") == MAX_SERIES_OF_NAMES + 1
-    assert found[OTHER] == 1000 - MAX_SERIES_OF_NAMES, "the rest is one series"
+    assert found == [(at, 1000 - MAX_SERIES_OF_NAMES) for at in (2, 4000)], "the rest is one series"
 
 
 def test_series_without_data_and_long_unseen_names_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

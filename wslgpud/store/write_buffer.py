@@ -124,17 +124,21 @@ class SeriesInUse:
     def __init__(self) -> None:
         #: metric and label values -> series
         self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
+        #: those without an id of their own, for as long as they are read: each new attempt would lose samples
+        self._replaced: set[tuple[str, tuple[str, ...]]] = set()
         self._turned_wall = 0.0
         self._learned = 0
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
-        """Return the new entry of a series."""
+        """Return the new entry of a series, or that which replaces it."""
         own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
         self._learned += 1
         key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
         series = Series(str(self._learned), key, spec, labels)
         self.known[spec.name, labels] = series
-        return series
+        if (spec.name, labels) in self._replaced:
+            self.replace(series)
+        return self.known[spec.name, labels]
 
     def turn(self, wall: float) -> None:
         """Drop all series once an hour; no queued sample may refer to one.
@@ -142,6 +146,7 @@ class SeriesInUse:
         At once if the clock jumps as far: after a long sleep the upkeep would take those in use for unseen.
         """
         if abs(wall - self._turned_wall) >= TURN_SECONDS:
+            self._replaced = {key for key, one in self.known.items() if one.labels != key[1] or not one.name}
             self._turned_wall, self.known = wall, {}
 
     def every(self) -> Collection[Series]:
@@ -235,8 +240,9 @@ class WriteBuffer:
                     item.id = self._row_id()
 
     def detached(self) -> None:
-        for series in self._series.every():
-            series.number = None
+        with self._lock:
+            for series in self._series.every():
+                series.number = None
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         ms = round(snapshot.wall * 1000)
