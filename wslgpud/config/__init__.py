@@ -80,8 +80,8 @@ class StoreSettings:
     hour_days: float = key(3660.0, "days for which one-hour summaries are kept", low=1, high=36500)
     max_bytes: int = key(
         2_000_000_000,
-        "size above which the oldest samples are deleted first: of the whole file, in PostgreSQL of this machine's "
-        "rows",
+        "size of the SQLite file above which its oldest samples are deleted first (of a server: its "
+        "administrator's task)",
         low=20_000_000,
     )
 
