@@ -64,23 +64,23 @@ def test_a_same_named_worker_that_stopped_growing_is_not_paused() -> None:
     def since(idle_before: int, leak_before: int) -> Job | NotPaused:
         return chosen([SHELL, idle, leak], {20: idle_before, 21: leak_before}, lost=4 * GIB - leak_before)
 
-    over_all, lately = since(2 * GIB, 2 * GIB), since(4 * GIB, 3 * GIB)
-    assert pids(over_all) == {20, 21}
-    assert pids(lately) == pids(narrowed(over_all, lately, GIB)) == {21}
+    overall, lately = since(2 * GIB, 2 * GIB), since(4 * GIB, 3 * GIB)
+    assert pids(overall) == {20, 21}
+    assert pids(lately) == pids(narrowed(overall, lately, GIB)) == {21}
     assert pids(narrowed("several", lately, 0)) == pids(narrowed("nobody", lately, 0)) == {21}
-    assert pids(narrowed(over_all, "nobody", 0)) == {20, 21}
-    assert pids(narrowed(lately, over_all, GIB)) == {21}, "the job of the whole window still grows"
+    assert pids(narrowed(overall, "nobody", 0)) == {20, 21}
+    assert pids(narrowed(lately, overall, GIB)) == {21}, "the job of the whole window still grows"
     assert narrowed("user", lately, 0) == "user"
 
 
 @pytest.mark.parametrize(("lately_mib", "paused"), [(0, 21), (9, 21), (11, 20)])
 def test_a_program_done_loading_is_not_paused_for_a_leak(lately_mib, paused) -> None:
     loaded, leak = program(20, 10, "python", 6 * GIB), program(21, 10, "julia", GIB)
-    over_all = chosen([SHELL, loaded, leak], {20: 0, 21: GIB - 100 * MIB})
+    overall = chosen([SHELL, loaded, leak], {20: 0, 21: GIB - 100 * MIB})
     lately = chosen([SHELL, loaded, leak], {20: 6 * GIB - lately_mib * MIB, 21: GIB - 100 * MIB}, lost=100 * MIB)
 
-    assert (pids(over_all), pids(lately)) == ({20}, {21})
-    assert pids(narrowed(over_all, lately, lately_mib * MIB)) == {paused}
+    assert (pids(overall), pids(lately)) == ({20}, {21})
+    assert pids(narrowed(overall, lately, lately_mib * MIB)) == {paused}
 
 
 def test_two_unrelated_programs_growing_equally_are_not_paused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.accounts import ALICE, BOB, needs_root
 from wslgpud.security import run_as
-from wslgpud.security.run_as import Account, UntrustedProgram, refuse_others, replaceable, users_mounts, way
+from wslgpud.security.run_as import Account, UntrustedProgram, refuse_others, replaceable, users_mounts, walk_path
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_the_way_has_each_folder_and_link_and_ends_in_a_loop(tmp_path: Path) -> 
     (tmp_path / "a").mkdir()
     (tmp_path / "a/file").touch()
     (tmp_path / "link").symlink_to("a")
-    found = [path for path, _ in way(tmp_path / "link/../a/file")]
+    found = [path for path, _ in walk_path(tmp_path / "link/../a/file")]
     assert (found[0], found[-1], tmp_path / "link" in found) == (Path("/"), tmp_path / "a/file", True)
 
     for number in range(42):
         (tmp_path / f"{number}").symlink_to(f"{number + 1}")
     (tmp_path / "42").touch()
-    assert [*way(tmp_path / "2")][-1][0] == tmp_path / "42"  # 40 links, as the kernel follows
+    assert [*walk_path(tmp_path / "2")][-1][0] == tmp_path / "42"  # 40 links, as the kernel follows
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        [*way(tmp_path / "1")]
+        [*walk_path(tmp_path / "1")]
 
 
 def test_a_file_system_of_a_users_own_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class CardsUnderTest:
     def __init__(self, host: Host, settings: Stress, trusted: Trust) -> None:
         self._host, self._trust = host, trusted
         self._limit_seconds = settings.deadline_seconds + settings.soak_seconds
-        #: by run (pid and start) and card
+        #: keyed by run (pid and start) and card
         self._tests: dict[tuple[int, int, int], _Test] = {}
 
     def untested(self, observation: Observation, runs: Iterable[Noted]) -> Observation:

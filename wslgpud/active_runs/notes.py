@@ -36,7 +36,7 @@ _RUN = shapes.record(
         "pids": shapes.of(list, lambda pids: len(pids) <= MAX_PIDS and all(map(shapes.uint, pids))),
     },
 )
-#: of a training, see ``wslgpud.training.companion``: memory in use after its steps, of each kind
+#: kinds of memory whose use after its steps a training reports, see ``wslgpud.training.companion``
 MAX_MEMORIES = 5
 _BLOCK = shapes.of(list, lambda block: len(block) == 4 and all(map(shapes.uint, block)))
 _MEMORY = shapes.record(

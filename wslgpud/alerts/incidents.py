@@ -28,7 +28,9 @@ STILL_SECONDS = 900.0
 #: share of the capacity that must be free again for the shorter of the two, as in ``risk``
 RECOVERED_SHARE = 0.08
 #: a repeated event adds a row to its incident at most this often
-AGAIN_SECONDS = 30.0
+EVENT_INTERVAL_SECONDS = 30.0
+#: growth this long after a kill, which freed the memory, opens another incident
+NEW_STORY_SECONDS = 30.0
 #: growth below this share of the capacity is ignored, as in ``risk``
 NOISE_SHARE = 0.012
 #: how long the report of an unclean end counts as open: nothing ends it
@@ -194,7 +196,7 @@ def _begins_anew(known: Incident, row: Transition) -> bool:
         return False
     # After a kill the resource is free, and new growth is another story.
     fills = row.rule == MEMORY and known.kill_told_wall is not None
-    return row.rule in known.held or (fills and row.wall - (known.kill_told_wall or 0.0) > AGAIN_SECONDS)
+    return row.rule in known.held or (fills and row.wall - (known.kill_told_wall or 0.0) > NEW_STORY_SECONDS)
 
 
 def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
@@ -282,7 +284,7 @@ class IncidentLedger(Fold):
         last = self.held().get(key)
         if last is None:
             return replace(wanted, old=Level.OK) if wanted.new > Level.OK else None
-        news = is_momentary(wanted.rule) and wanted.mono - last.mono >= AGAIN_SECONDS
+        news = is_momentary(wanted.rule) and wanted.mono - last.mono >= EVENT_INTERVAL_SECONDS
         news = news or (wanted.rule == BRAKE and wanted.facts.get("job") != last.facts.get("job"))
         return replace(wanted, old=last.new) if news or wanted.new != last.new else None
 

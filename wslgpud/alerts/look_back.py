@@ -59,7 +59,7 @@ _TELLING = re.compile(
 )
 #: TCP's message concerns its own limit, and costs no more than a connection: net/ipv4/tcp.c, tcp_check_oom
 _FATAL = re.compile(r"(?<!TCP: )out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
-#: of one resource, kills in the same quarter of an hour are one incident
+#: kills of one resource in the same quarter of an hour are one incident
 BURST_SECONDS = 900.0
 #: incidents told; more than anybody reads
 MAX_INCIDENTS = 20

@@ -32,7 +32,7 @@ HISTORY_SECONDS = 30 * 86400.0
 #: minimum interval between repeats: where time runs out faster, each step of the level is news enough
 REPEAT_SECONDS = 600.0
 #: a warning this soon after the end of the last one about the same resource begins with "Again"
-AGAIN_SECONDS = 1800.0
+RETURN_SECONDS = 1800.0
 #: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
 #: rows that ``lately`` scans
@@ -241,7 +241,7 @@ class AlertManager:
         return first and any(
             one.key == (MEMORY, row.resource)
             and one.worst >= Level.WARNING
-            and 0.0 <= row.wall - one.changed_wall <= AGAIN_SECONDS
+            and 0.0 <= row.wall - one.changed_wall <= RETURN_SECONDS
             for one in self._past
         )
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
-#: of ``wslgpud run`` without options, see ``wslgpud.app.process.order``
+#: the order of ``wslgpud run`` without options, see ``wslgpud.app.process.order``
 PLAIN = "{}"
 
 

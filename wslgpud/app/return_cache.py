@@ -3,7 +3,7 @@
 Linux keeps the files that it has read in RAM, and WSL returns them only when it is idle: Windows' programs fail first
 (https://github.com/microsoft/WSL/issues/4166, 41285). Only the part that Windows lacks goes, through ``memory.reclaim``
 of the root cgroup. Programs' own memory must not go to swap instead: a kernel that does not know ``swappiness=0`` there
-(before 6.11) is asked step by step, and no more once something was swapped out. Root drops all clean cache
+(before 6.11) is asked step by step, and no longer once something was swapped out. Root drops all clean cache
 (``drop_caches``) where there is no such file.
 """
 

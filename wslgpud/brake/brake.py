@@ -80,19 +80,19 @@ class Brake:
         self._settings, self._host, self._watchdog = settings, host, watchdog
         self._users = allowed_users(settings)
         self._file = HeldJobsFile(folder)
-        #: of people, with the job's number, for the next tick; more than anyone types until then
+        #: what people asked for, with the job's number, until the next tick; the limit is more than anyone types
         self.commands: deque[tuple[int, Command]] = deque(maxlen=100)
         self._last_number, _ = self._file.read()
         self._paused: list[PausedJob] = []
         self._history = GrowthHistory(self._users)
         self._cards: dict[str, CardHistory] = {}
-        #: by resource, the last one
+        #: the last spared job of each resource
         self._spared: dict[str, _Spared] = {}
         self._ends: Counter[str] = Counter()
         self._spared_counts: Counter[str] = Counter()
         self._pauses = 0
         self._pause_seconds: float | None = None
-        #: by a job's first root, its repeats and when it was last resumed automatically
+        #: by a job's first root, how often it was paused again and when it was last resumed automatically
         self._resumed: dict[ProcessKey, tuple[int, float]] = {}
         #: by resource, processes resumed by a user or after hold_minutes: not paused again until its warning clears
         self._exempt: dict[str, set[ProcessKey]] = {}

@@ -161,21 +161,21 @@ def _workers(children: Iterable[ScannedProcess], grown: Callable[[ScannedProcess
     return [process for process in group if grown(process) >= min_growth]
 
 
-def narrowed(over_all: Job | NotPaused, lately: Job | NotPaused, over_all_lately_bytes: int) -> Job | NotPaused:
+def narrowed(overall: Job | NotPaused, lately: Job | NotPaused, overall_lately_bytes: int) -> Job | NotPaused:
     """Return the job to pause, given the job found over the whole window and the one found over its last seconds.
 
     If only a part of a job still grows, only that part is paused. If the job of the whole window has stopped growing
-    (``over_all_lately_bytes`` is its growth in the last seconds), the one that grows now is chosen: a program that has
+    (``overall_lately_bytes`` is its growth in the last seconds), the one that grows now is chosen: a program that has
     finished loading a large model is not responsible for a leak beside it. If several jobs grew, or none accounts for
     all that was lost, the one that still grows is chosen.
     """
     if not isinstance(lately, Job):
-        return over_all
-    if isinstance(over_all, Job):
-        part = {process.pid for process in lately.members} <= {process.pid for process in over_all.members}
-        stopped = over_all_lately_bytes < GROWING_RATIO * lately.growth_bytes
-        return lately if part or stopped else over_all
-    return lately if over_all in ("several", "nobody") else over_all
+        return overall
+    if isinstance(overall, Job):
+        part = {process.pid for process in lately.members} <= {process.pid for process in overall.members}
+        stopped = overall_lately_bytes < GROWING_RATIO * lately.growth_bytes
+        return lately if part or stopped else overall
+    return lately if overall in ("several", "nobody") else overall
 
 
 def _why_not(process: ScannedProcess, users: Collection[int]) -> NotPaused:

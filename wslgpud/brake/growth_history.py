@@ -72,7 +72,7 @@ class GrowthHistory:
         self._users = users
         self._scans: deque[Baseline] = deque(maxlen=MAX_SCANS)
         self._last_t = -math.inf
-        #: of RAM
+        #: where a shortage of RAM begins
         self._began: ShortageStart | None = None
 
     def is_due(self, t: float, now: Mapping[str, Forecast]) -> bool:

@@ -61,7 +61,7 @@ def stress(
             common.print_json(_document(result), ensure_ascii=False)
         else:
             print_run(result)
-    finally:  # whoever reads no more of it costs no run
+    finally:  # a reader that closes the pipe must not cost the run
         if why := keep(result, settings, folder, database):
             warn("the run was not saved: {why}", why=why)
     raise SystemExit(STATUS[result.verdict])

@@ -256,7 +256,7 @@ class WindowsVram:
     def __init__(self, limit_seconds: float) -> None:
         self._reader = dxg.PatientDxgReader(limit_seconds)
         self._due = float("-inf")
-        #: of each card when Windows last answered
+        #: each card's VRAM when Windows last answered
         self._asked: dict[str, Vram | None] = {}
 
     def sample(self, reply: dict[str, Any], backend: NvmlLibrary | Recorded, now: float) -> None:

@@ -55,7 +55,7 @@ class Sampler:
         self._lanes = {source.lane: _Lane() for source in all_sources}
         self._slots = [_Slot(source, self._lanes[source.lane]) for source in all_sources]
         self._waiting: deque[_Lane] = deque()
-        #: of the threads that have nothing to do; the last is taken first, as its memory is in the caches
+        #: queues of the threads that have nothing to do; the last is taken first, as its memory is in the caches
         self._idle: list[SimpleQueue[None]] = []
         self._closed = False
         self._sequence = 0

@@ -81,7 +81,7 @@ def account_for(python: Path, *parts: Path, uid: int | None = None) -> Account |
     if os.geteuid() != 0:
         return None
     if uid is None:  # of several owners one, so that the others' parts are refused
-        uid = max(facts.st_uid for _, facts in way(python))
+        uid = max(facts.st_uid for _, facts in walk_path(python))
     needed = (python, python.parent, python.parent.parent, *parts)
     for path in needed:
         refuse_others(path, uid)
@@ -155,7 +155,7 @@ def refuse_others(path: Path, uid: int) -> None:
         OSError: it does not exist, or may not be inspected.
         UntrustedProgram: others could; the message names them.
     """
-    chain = [*way(path)]
+    chain = [*walk_path(path)]
     for part, facts in chain:
         if facts.st_uid not in (0, uid):
             raise UntrustedProgram("{path} belongs to uid {uid}", path=str(part), uid=facts.st_uid)
@@ -189,7 +189,7 @@ def _writers(path: Path, facts: os.stat_result, uid: int) -> MessageLike:
     return say("its group ({gid})", gid=facts.st_gid)
 
 
-def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def walk_path(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield each folder, link and file on the path to a file, starting at the root, with its lstat.
 
     Raises:

@@ -44,7 +44,7 @@ MAX_PATTERN = 256
 _LAST_WALL = 1e11
 #: int() alone would take "1_000", " 7" and digits of other scripts
 _UINT = re.compile("[0-9]{1,18}")
-#: of a document that a person caused
+#: size of a document that a person's command sends
 MAX_COMMAND_BYTES = 4096
 _SILENCE = record({"rule": text, "resource": text, "seconds": number})
 _BRAKE = record({"job": uint, "command": of(str, ("resume", "stop").__contains__)})
@@ -60,7 +60,7 @@ def language_of(request: Request) -> str:
 
 
 def number_of(request: Request) -> int:
-    """Return the number at the end of a path. Raises Problem: it is none."""
+    """Return the number at the end of a path. Raises Problem: there is no number."""
     last = request.path.rpartition("/")[2]
     if not _UINT.fullmatch(last):
         raise Problem(400, "the last part of the path must be a number")

@@ -62,14 +62,14 @@ class CgroupTree(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """Names of a cgroup's files, and of the lines in ``memory.stat``, in one cgroup version."""
+    """Names of a cgroup's files, and the prefix of the lines in ``memory.stat``, in one cgroup version."""
 
     limit: str
     current: str
     swap_limit: str
     swap_current: str
     events: str
-    stat: str
+    stat_prefix: str
 
 
 _FILES = {
@@ -254,9 +254,9 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
         (LIMIT, cgroup.limit),
         (SWAP_LIMIT, cgroup.swap_limit),
         (CURRENT, cgroup.current),
-        (INACTIVE_FILE, parse_uint(stat.get(f"{files.stat}inactive_file"))),
-        (ACTIVE_FILE, parse_uint(stat.get(f"{files.stat}active_file"))),
-        (SLAB_RECLAIMABLE, parse_uint(stat.get(f"{files.stat}slab_reclaimable"))),
+        (INACTIVE_FILE, parse_uint(stat.get(f"{files.stat_prefix}inactive_file"))),
+        (ACTIVE_FILE, parse_uint(stat.get(f"{files.stat_prefix}active_file"))),
+        (SLAB_RECLAIMABLE, parse_uint(stat.get(f"{files.stat_prefix}slab_reclaimable"))),
         (SWAP_CURRENT, swap),
         (LIMIT_HITS, hits),
         (OOM_KILLS, parse_uint(events.get("oom_kill"))),

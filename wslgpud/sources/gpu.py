@@ -133,7 +133,7 @@ _SAMPLED = {
     **{name: name for name in ("utilization_ratio", "memory_utilization_ratio", "power_watts", "temperature_celsius")},
 }
 #: How often to check whether a GPU has appeared on a machine without one.
-LOOK_AGAIN_SECONDS = 60.0
+GPU_SEARCH_SECONDS = 60.0
 #: How often NVML is re-initialised to find a lost GPU again.
 RENEW_SECONDS = 120.0
 
@@ -237,7 +237,7 @@ class GpuSource(Source):
         try:
             return self._read()
         except NoData:
-            self.period_seconds = LOOK_AGAIN_SECONDS
+            self.period_seconds = GPU_SEARCH_SECONDS
             raise
 
     def _read(self) -> Sample:

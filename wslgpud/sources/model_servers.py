@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS, ANSWER_SECONDS = 5.0, 1.0
 MAX_BYTES, MAX_SERVERS, MAX_MODELS = 4 << 20, 8, 32
-#: of a model, in characters; each becomes two series that are kept for years
+#: length of a model's name in characters; each name becomes two series that are kept for years
 _MAX_NAME = 200
 #: more than any machine has
 _MAX_MEMORY_BYTES = 1 << 50

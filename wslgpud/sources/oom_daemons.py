@@ -22,7 +22,7 @@ from wslgpud.words import cause, say, template
 from wslgpud.words.units import one_line
 
 #: how often to look for a daemon, and to restart a child that ended
-LOOK_AGAIN_SECONDS = 60.0
+DAEMON_CHECK_SECONDS = 60.0
 #: lines per tick; the rest waits in the pipe
 _MAX_BYTES = 64 << 10
 _MAX_LINE = 16 << 10
@@ -72,7 +72,7 @@ class OomDaemonSource(Source):
             cast("IO[bytes]", child.stdout).close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self.period_seconds = LOOK_AGAIN_SECONDS
+        self.period_seconds = DAEMON_CHECK_SECONDS
         units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
         if not units or self.host.recorded:
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
@@ -96,7 +96,7 @@ class OomDaemonSource(Source):
             return []
         if not data:
             self.close()
-            self.period_seconds = LOOK_AGAIN_SECONDS
+            self.period_seconds = DAEMON_CHECK_SECONDS
             raise SourceError(say("journalctl ended: may this user read the journal?"))
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[:_MAX_LINE]

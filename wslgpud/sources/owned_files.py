@@ -25,7 +25,7 @@ OwnedFile = Literal["cmdline", "maps", "smaps_rollup"]
 PATIENCE_SECONDS = 0.5
 #: threads left behind, one for each user at most; the wait of each can be killed, so they do not outlive us
 MAX_HANGING = 16
-#: of a file: a training maps thousands of libraries and arenas
+#: read of one file: a training maps thousands of libraries and arenas
 MAX_BYTES = 16 << 20
 
 

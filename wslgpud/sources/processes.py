@@ -135,7 +135,8 @@ def _maps(files: OwnedFiles, pid: int, pattern: re.Pattern[str]) -> bool:
 #: A process that has grown this much since the last inspection may have loaded a framework or opened a GPU: importing
 #: torch takes 150 MB, a CUDA context 100 MB.
 _GROWN_BYTES = 48 << 20
-_LOOK_AGAIN_SECONDS = 60.0
+#: Others as large are inspected again after this time.
+_REINSPECT_SECONDS = 60.0
 _MAX_LOOKS = 8
 
 #: lines of /proc/<pid>/status: the owner of a process and its swapped memory
@@ -215,7 +216,7 @@ class ProcessSource(Source):
                 continue
             known = self._known[row.key]
             growth = row.rss_bytes - known.looked_rss_bytes
-            if growth >= _GROWN_BYTES or now - known.looked_mono >= _LOOK_AGAIN_SECONDS:
+            if growth >= _GROWN_BYTES or now - known.looked_mono >= _REINSPECT_SECONDS:
                 grown.append((growth, row, known))
         for _, row, known in heapq.nlargest(_MAX_LOOKS, grown, key=lambda item: item[0]):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now

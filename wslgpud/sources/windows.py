@@ -28,7 +28,7 @@ from wslgpud.words.units import one_line
 #: a busy Windows answers within a second; the first answer includes the start of PowerShell and WMI
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
 #: how often to check whether interop has come back
-LOOK_AGAIN_SECONDS = 60.0
+INTEROP_CHECK_SECONDS = 60.0
 EXPORTER_SECONDS = 4.0
 #: where its memory shrinks, Windows is queried more often, to get this many answers before exhaustion
 FASTEST_SECONDS, ANSWERS_BEFORE_END = 2.0, 8
@@ -189,7 +189,7 @@ class WindowsSource(Source):
         if self._probe is None or self._probe.pid is None:
             off = self.config.windows.probe == "off"
             if absence := say("switched off by windows.probe") if off else interop.absence(self.host):
-                self.period_seconds = LOOK_AGAIN_SECONDS
+                self.period_seconds = INTEROP_CHECK_SECONDS
                 raise NoData(absence)
         self._probe = self._probe or Supervisor(
             say("Windows probe"),

@@ -45,7 +45,7 @@ _OF_CARDS = tuple(
 
 
 def crontab(line: str) -> Any:
-    """Return APScheduler's trigger for a crontab line. Raises ConfigError: it is none."""
+    """Return APScheduler's trigger for a crontab line. Raises ConfigError: it is not one."""
     from apscheduler.triggers.cron import CronTrigger  # late: without a card nobody needs its megabytes
 
     *fields, weekdays = line.split() or [""]

@@ -122,8 +122,8 @@ class Runner:
                         return self._skipped(sample, mode, locked)
                     title, folder = f"GPU {sample.index} {sample.name}", self.state_folder
                     with Note(self.host, "stress", title, state_folder=folder, gpu=sample.index) as note:
-                        self._clear(sample)
-                        done, frame, earlier = self._locked(sample, mode, lock, note, progress)
+                        self._check_conditions(sample)
+                        done, frame, earlier = self._run_worker(sample, mode, lock, note, progress)
                         course.over = True
                         after = self._after(frame.before)
                 if ECC in course.last and self.look is None:
@@ -134,7 +134,7 @@ class Runner:
             return self._skipped(sample, mode, say("cannot read the state of this machine: {why}", why=cause(error)))
         return judged(digest(done, replace(frame, after=after, course=course)), earlier)
 
-    def _clear(self, sample: GpuSample) -> GpuSample:
+    def _check_conditions(self, sample: GpuSample) -> GpuSample:
         """Return the card's latest sample. Raises NotNow: a run must not begin now."""
         seen = self._surroundings(sample)
         if reasons := [*obstacles(seen, self.settings)]:
@@ -170,7 +170,7 @@ class Runner:
         driver = self.recent.driver(sample.uuid)
         return {**reserve, "driver": driver, "mode": mode, "engine": ENGINE, "wsl": wsl}
 
-    def _locked(
+    def _run_worker(
         self, sample: GpuSample, mode: Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
     ) -> tuple[WorkerOutput, Frame, Sequence[StressResult]]:
         python, before = find_python(self.settings.python, self.environ, self.state_folder), sample
@@ -184,7 +184,7 @@ class Runner:
             nonlocal before, earlier
             earlier = self.earlier()
             self._settle(sample.uuid, lock)
-            before, pace.began = self._clear(sample), clock.mono()
+            before, pace.began = self._check_conditions(sample), clock.mono()
             return job
 
         def watch() -> MessageLike:

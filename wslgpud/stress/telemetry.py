@@ -21,7 +21,7 @@ FOLLOWED = {
 #: and on many cards it is always active.
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 ECC = "gpu_ecc_errors:corrected"
-#: by adapter, not by UUID
+#: labelled with the adapter, not with the UUID
 SHARED = windows.GPU_SHARED.name
 #: growth of it that may have other reasons
 SHARED_BYTES = 256 << 20

@@ -134,13 +134,13 @@ class Announcement:
             raise OSError("its buffer is full")
 
     def _owes(self) -> bool:
-        """Read what has come; return whether the answer is still incomplete. Raises OSError: the daemon has ended."""
+        """Read what is there; return whether the answer is still incomplete. Raises OSError: the daemon has ended."""
         with suppress(BlockingIOError):
             while len(self._unread) < _MAX_BYTES:
-                come = self._socket.recv(_MAX_BYTES)
-                if not come:
+                received = self._socket.recv(_MAX_BYTES)
+                if not received:
                     raise OSError("the daemon has ended")
-                self._unread += come
+                self._unread += received
         head, end, body = self._unread.partition(b"\r\n\r\n")
         lines = dict(line.partition(b": ")[::2] for line in head.split(b"\r\n"))
         if end and len(body) >= int(lines.get(b"content-length", 0)):

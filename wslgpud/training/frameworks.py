@@ -59,7 +59,7 @@ class Batches:
         self._companion, self.parts = companion, 1
 
     def halve(self, *_: Any) -> None:
-        """Halve the parts from the next batch on."""
+        """Process batches in parts half as large from the next one on: in twice as many."""
         self.parts *= 2
 
     def of(self, module: Any) -> None:

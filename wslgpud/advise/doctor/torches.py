@@ -43,7 +43,7 @@ class TorchFacts:
     version: str = ""
     cuda: str = ""
     architectures: Sequence[str] = ()
-    #: of each CUDA device, like 12.0
+    #: the compute capability of each CUDA device, like 12.0
     capabilities: Sequence[str] = ()
     kernel: str = ""
     ran: bool = False

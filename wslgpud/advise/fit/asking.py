@@ -30,7 +30,7 @@ from wslgpud.words import MessageLike, cause, say, template
 TRACER, LLAMA_CPP = Path(__file__).with_name("tracer"), "llama-fit-params"
 #: time limits of a trace, and of llama.cpp
 MAX_SECONDS, _LLAMA_CPP_SECONDS = 600.0, 60.0
-#: of this machine's memory, the part that a trace may take; it takes 1 to 3 GB, mostly of libraries
+#: the part of this machine's memory that a trace may take; it takes 1 to 3 GB, mostly for libraries
 MEMORY_SHARE = 0.5
 #: Where nothing of the card was measured, models without convolutions may take this share more, for operations' own
 #: memory (attention backward, norms) and kernels that the processor lacks: ``python -m tests.gpu.traces_on_a_real_card

@@ -97,7 +97,7 @@ def save(folder: Path, known: PastRuns) -> None:
 
 
 class JobsError(MessageError):
-    """A number of jobs is none; the message says how it is written."""
+    """What should be a number of jobs is not one; the message says how it is written."""
 
 
 def jobs_for(

@@ -37,7 +37,7 @@ BARS, WIDE = 76, 110
 #: columns of a resource's name on narrower terminals
 _NAME = 16
 _CHINESE = re.compile("[\u2e80-\u9fff]")
-#: of an advice on one line that has more than one
+#: matches the first sentence of advice in which others follow on the same line
 _FIRST_SENTENCE = re.compile(r"(.*?(?:\.(?= )|。))(?=.+$)")
 
 _SEEN_BY = {

@@ -41,7 +41,7 @@ class Allocator:
         self.used, self.peak = dict[str, int](), dict[str, int]()
         #: size and address of the free blocks of a pool, the best fit first; of small blocks in the second
         self._pools: tuple[Pool, Pool] = [], []
-        #: of free blocks the size by the address, and the address by the end; of segments the size by the address
+        #: sizes of free blocks by address, their addresses by end, and sizes of segments by address
         self._free, self._ends, self._segments = dict[int, int](), dict[int, int](), dict[int, int]()
 
     def take(self, size: int) -> Block:
@@ -93,7 +93,7 @@ class Allocator:
         self._free[address], self._ends[address + size] = size, address
 
     def _remove(self, pool: Pool, address: int) -> int:
-        """Return the size of a block that is free no more."""
+        """Remove a block that is no longer free; return its size."""
         size = self._free.pop(address)
         del self._ends[address + size], pool[bisect_left(pool, (size, address))]
         return size
