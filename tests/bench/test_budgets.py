@@ -187,7 +187,7 @@ def tick(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
         def one() -> None:
             clock.mono_now += 1.0
-            daemon.loop.tick()
+            daemon.tick.run()
 
         for _ in range(TICKS):
             one()

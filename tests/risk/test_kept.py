@@ -25,7 +25,7 @@ def life(folder):
     with Daemon(config, RecordedHost(FULL_CARD), folder, {}) as daemon:
         found: list[dict[str, object]] = []
         while not found:  # on a busy machine the card's process may miss its first deadline
-            daemon.loop.tick()
+            daemon.tick.run()
             found = [f for f in daemon.answers.status("en")["forecasts"] if f["resource"] == "gpu0"]
         return found[0]
 

@@ -106,9 +106,9 @@ class Soak:
     def run(self, ticks: int, days: float) -> None:
         """Play until there have been so many ticks and days."""
         with self.daemon as daemon:
-            daemon.loop.store._writer._commit_seconds = 0.05
-            told = daemon.loop.store.outbox.record
-            daemon.loop.store.outbox.record = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
+            daemon.tick.store._writer._commit_seconds = 0.05
+            told = daemon.tick.store.outbox.record
+            daemon.tick.store.outbox.record = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
             self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice, self._forget_peaks)
             self.began, faults = self.clock.mono_now, all_faults()
             more = True
@@ -123,13 +123,13 @@ class Soak:
             for _ in range(300):  # quiet: all that waits is sent and written
                 self._tick()
                 time.sleep(0.002)
-            daemon.loop.store.flush(60)
+            daemon.tick.store.flush(60)
             self.late = objects()
-            self.waiting = sum(daemon.loop.alerts.dispatcher.waiting().values())
-            self.outcomes = dict(daemon.loop.alerts.dispatcher.counts)
-            self.stats = daemon.loop.store.stats()
+            self.waiting = sum(daemon.tick.alerts.dispatcher.waiting().values())
+            self.outcomes = dict(daemon.tick.alerts.dispatcher.counts)
+            self.stats = daemon.tick.store.stats()
             self.open = {key for key, level in self.heard.levels.items() if level > Level.OK}
-            reader = daemon.loop.store.reader
+            reader = daemon.tick.store.reader
             (series,) = reader.series("page_major_faults")
             _, values = reader.columns(series, 0.0, 4e9)
             self.kept = Counter(int(value) for value in values)
@@ -140,15 +140,15 @@ class Soak:
 
     def _tick(self) -> None:
         self.host.tick += 1
-        self.daemon.loop.tick()
+        self.daemon.tick.run()
         memory = next(r for r in self.daemon.answers.latest.state.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
             self.sampled[int(self.daemon.answers.latest.state.snapshot.value(MAJOR_FAULTS))] = 1
-        self.clock.mono_now += self.daemon.loop.pipeline.delay_seconds
+        self.clock.mono_now += self.daemon.tick.pipeline.delay_seconds
         # Their waits are in the machine's time, which passes without them.
-        self.daemon.loop.alerts.dispatcher.wake()
+        self.daemon.tick.alerts.dispatcher.wake()
         self._wait_for_lanes()
-        while self.daemon.loop.store.stats().queue_ticks > 500 and "writes refused" not in self._playing():
+        while self.daemon.tick.store.stats().queue_ticks > 500 and "writes refused" not in self._playing():
             time.sleep(0.002)
 
     def _wait_for_lanes(self) -> None:
@@ -158,12 +158,12 @@ class Soak:
         if "driver hangs" in self._playing():
             skipped.add("gpu")
             time.sleep(0.25)  # the hung child is ended by the real clock
-        for name, lane in self.daemon.loop.pipeline._sampler._lanes.items():
+        for name, lane in self.daemon.tick.pipeline._sampler._lanes.items():
             if name not in skipped:
                 lane.done.wait(60)
 
     def _forget_peaks(self) -> None:
-        for key, tracker in self.daemon.loop.pipeline._engine._trackers.items():
+        for key, tracker in self.daemon.tick.pipeline._engine._trackers.items():
             if key != "ram":
                 tracker.peaks.clear()
 

@@ -178,7 +178,7 @@ class Played:
         """Advance the story to a given second."""
         while self.sensors.second <= second:
             self.sensors.clock.mono_now += 1.0
-            self.daemon.loop.tick()
+            self.daemon.tick.run()
             self.sensors.second += 1
             assert self.daemon.answers.latest is not None
             self.states.append(self.daemon.answers.latest.state)
@@ -189,7 +189,7 @@ class Played:
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the channel's messages once all have arrived."""
-        dispatcher = self.daemon.loop.alerts.dispatcher
+        dispatcher = self.daemon.tick.alerts.dispatcher
         eventually(lambda: not any(dispatcher.waiting().values()), "that the channel has got all")
         return [json.loads(line) for line in (self.folder / SENT).read_text().splitlines()]
 
@@ -212,8 +212,8 @@ def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Pl
         environ = {"HOME": str(folder), "NOTIFY_SOCKET": f"@{manager.getsockname()[1:].decode()}"}
         with Daemon(config, host, folder / "state", environ) as daemon:
             sensors = Sensors(script, clock)
-            daemon.loop.pipeline._sampler.close()
-            daemon.loop.pipeline._sampler = sensors  # type: ignore[assignment]
+            daemon.tick.pipeline._sampler.close()
+            daemon.tick.pipeline._sampler = sensors  # type: ignore[assignment]
             yield Played(daemon, sensors, manager, language)
 
 

@@ -11,7 +11,7 @@ from wslgpud.active_runs.notes import Noted, checked, headline
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
-from wslgpud.app.loop import training_warnings
+from wslgpud.app.tick import training_warnings
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.sampling.noted_runs import claimed, readings, running, shown

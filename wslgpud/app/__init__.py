@@ -1,1 +1,1 @@
-"""The daemon: ``daemon`` builds it, ``loop`` ticks and answers ``status``, ``process`` is the service process."""
+"""The daemon: ``daemon`` builds it and repeats its ``tick``, which answers ``status``; ``process`` is the service."""

@@ -20,8 +20,8 @@ from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
 from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
-from wslgpud.app.loop import Answers, Loop
 from wslgpud.app.return_cache import CacheReturner
+from wslgpud.app.tick import Answers, Tick
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
@@ -122,8 +122,8 @@ class Daemon:
                 return self._stop.get(timeout=min(left, MAX_WAIT_SECONDS))
             started = time.monotonic()
             if started >= due:
-                self.loop.tick()
-                due = started + self.loop.pipeline.delay_seconds
+                self.tick.run()
+                due = started + self.tick.pipeline.delay_seconds
 
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host
@@ -175,7 +175,7 @@ class Daemon:
         stack.callback(pipeline.close)
         unit_socket = self._environ.get(unit.VARIABLE, "")
         nightly = Nightly(config.stress, host, self._folder, store, unit_socket=unit_socket)
-        self.loop = Loop(
+        self.tick = Tick(
             pipeline,
             alerts,
             brake,
@@ -188,8 +188,8 @@ class Daemon:
             translator(language),
             returner,
         )
-        stack.callback(self.loop.keep_lessons, last=True)
-        self.loop.recall_lessons(host.clock.wall())
+        stack.callback(self.tick.keep_lessons, last=True)
+        self.tick.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)
         publisher.add_collector(nightly.readings)
         publisher.add_collector(doctor_runner.readings)

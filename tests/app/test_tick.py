@@ -14,8 +14,8 @@ import pytest
 
 from tests.hosts.machines import HERE as HOSTS
 from wslgpud.app.daemon import Daemon
-from wslgpud.app.loop import Answers
 from wslgpud.app.return_cache import CacheReturner
+from wslgpud.app.tick import Answers
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, Forecast, Level, Transition
@@ -46,17 +46,17 @@ def heard(manager: socket.socket) -> list[str]:
 def test_a_bug_in_the_alerts_is_logged_once_and_sampling_goes_on(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    loop, bugs = service[0].loop, ["one", "one", "another", "one"]
+    tick, bugs = service[0].tick, ["one", "one", "another", "one"]
 
     def fail(*_: Any) -> None:
         raise RuntimeError(bugs.pop(0))
 
-    monkeypatch.setattr(loop.alerts, "tick", fail)
+    monkeypatch.setattr(tick.alerts, "tick", fail)
     sequences = []
     for _ in range(4):
-        loop.tick()
-        assert loop.answers.latest is not None
-        sequences.append(loop.answers.latest.state.snapshot.sequence)
+        tick.run()
+        assert tick.answers.latest is not None
+        sequences.append(tick.answers.latest.state.snapshot.sequence)
 
     logged = [record for record in caplog.records if record.message.startswith("alerts failed at this tick")]
     assert [str(record.exc_info and record.exc_info[1]) for record in logged] == ["one", "another", "one"]
@@ -67,33 +67,33 @@ def test_systemd_hears_ready_once_and_a_heartbeat_at_each_tick(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon, manager = service
-    daemon.loop.tick()
+    daemon.tick.run()
     ready, lives = heard(manager)
-    daemon.loop.tick()
+    daemon.tick.run()
     (again,) = heard(manager)
 
     assert ready == "READY=1"
     assert [line.partition("=")[0] for line in lives.splitlines()] == ["WATCHDOG", "STATUS"]
     assert [line.partition("=")[0] for line in again.splitlines()] == ["WATCHDOG", "STATUS"]
 
-    tick = daemon.loop.pipeline.tick
+    tick = daemon.tick.pipeline.tick
 
     def blind(*, watched) -> Any:
         state, changes = tick()
         return replace(state, observation=replace(state.observation, ram=None)), changes
 
-    monkeypatch.setattr(daemon.loop.pipeline, "tick", blind)
-    daemon.loop.tick()
+    monkeypatch.setattr(daemon.tick.pipeline, "tick", blind)
+    daemon.tick.run()
     (unseeing,) = heard(manager)
     assert [line.partition("=")[0] for line in unseeing.splitlines()] == ["STATUS"], "without memory it cannot warn"
 
 
 def test_status_lists_the_last_ten_alerts_of_a_day_newest_first(service: tuple[Daemon, socket.socket]) -> None:
     daemon, _ = service
-    daemon.loop.tick()
+    daemon.tick.run()
     assert daemon.answers.latest is not None
     now = daemon.answers.latest.state.snapshot.wall
-    store = daemon.loop.store
+    store = daemon.tick.store
 
     def listed(*ages: int) -> list[str]:
         for age in ages:
@@ -110,12 +110,12 @@ def test_a_history_that_cannot_be_read_leaves_the_present_state(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon, _ = service
-    daemon.loop.tick()
+    daemon.tick.run()
 
     def fail(*_: Any, **__: Any) -> Any:
         raise StoreError("damaged")
 
-    monkeypatch.setattr(type(daemon.loop.store.reader), "transitions", fail)
+    monkeypatch.setattr(type(daemon.tick.store.reader), "transitions", fail)
     answer = daemon.answers.status("en")
 
     assert answer["recent"] == []
@@ -134,16 +134,16 @@ def test_before_the_first_sample_there_is_nothing_recent(tmp_path: Path) -> None
 def test_a_sample_with_a_warning_is_written_at_once(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, level: Level, *, urgent: bool
 ) -> None:
-    loop, written = service[0].loop, []
-    tick = loop.pipeline.tick
+    tick, written = service[0].tick, []
+    original = tick.pipeline.tick
 
     def forecasting(*, watched) -> Any:
-        state, _ = tick()
+        state, _ = original()
         return replace(state, forecasts=(Forecast("ram", Level.OK, 9, 9), Forecast("gpu0", level, 1, 9))), ()
 
-    monkeypatch.setattr(loop.pipeline, "tick", forecasting)
-    monkeypatch.setattr(loop.store, "append", lambda _, *, urgent: written.append(urgent))
-    loop.tick()
+    monkeypatch.setattr(tick.pipeline, "tick", forecasting)
+    monkeypatch.setattr(tick.store, "append", lambda _, *, urgent: written.append(urgent))
+    tick.run()
 
     assert written == [urgent]
 
@@ -152,19 +152,19 @@ def test_a_sample_with_a_warning_is_written_at_once(
 def test_only_while_the_brake_ends_a_job_samples_hurry(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, *, ending: bool
 ) -> None:
-    loop, hurried = service[0].loop, []
+    tick, hurried = service[0].tick, []
     brake: Any = SimpleNamespace(
         tick=lambda *_: [], held_processes=frozenset, is_ending=lambda: ending, document=lambda: ()
     )
-    loop.brake = brake
-    monkeypatch.setattr(loop.pipeline, "hurry", lambda: hurried.append(1))
-    loop.tick()
+    tick.brake = brake
+    monkeypatch.setattr(tick.pipeline, "hurry", lambda: hurried.append(1))
+    tick.run()
 
     assert bool(hurried) is ending
 
 
 def test_page_cache_given_back_is_an_alert_and_an_event(service: tuple[Daemon, socket.socket]) -> None:
-    loop, shorts = service[0].loop, []
+    tick, shorts = service[0].tick, []
     sizes = {"freed_bytes": 4 << 30, "available_bytes": 2 << 30, "total_bytes": 64 << 30}
     events = [Event("cache_returned", 1.7e9, "gave {freed_bytes} back", sizes)]
 
@@ -174,12 +174,12 @@ def test_page_cache_given_back_is_an_alert_and_an_event(service: tuple[Daemon, s
             while events:
                 yield events.pop()
 
-    loop.returner = cast("CacheReturner", Returner())
-    loop.tick()
-    loop.tick()
-    assert loop.answers.latest is not None
-    rules = [one.incident.rule for one in loop.answers.latest.incidents]
+    tick.returner = cast("CacheReturner", Returner())
+    tick.run()
+    tick.run()
+    assert tick.answers.latest is not None
+    rules = [one.incident.rule for one in tick.answers.latest.incidents]
 
     assert "cache_returned" in rules
-    assert [e.kind for e in loop.answers.latest.state.snapshot.events if e.kind == "cache_returned"] != []
+    assert [e.kind for e in tick.answers.latest.state.snapshot.events if e.kind == "cache_returned"] != []
     assert shorts == [False, False]

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: how far back ``status`` looks for changes of level, and how many it lists
 RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
-#: a page asks every second, `wslgpud monitor` likewise; so long after the last question nobody looks
+#: a page asks every second, `wslgpud monitor` likewise; this long after the last question nobody is watching
 WATCHED_SECONDS = 10.0
 #: rules of which trainings are warned
 _TOLD_TRAININGS = frozenset({MEMORY, "training_leak", "training_retries"})
@@ -47,7 +47,7 @@ class Answers:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.latest: TickState | None = None
-        #: of the page
+        #: the page's address
         self.url = ""
         self._asked_mono = -math.inf
 
@@ -74,8 +74,8 @@ class Answers:
 
 
 @dataclass
-class Loop:
-    """Moves each sample from the sensors to everything that uses it."""
+class Tick:
+    """What the daemon repeats: moves each sample from the sensors to everything that uses it."""
 
     pipeline: SamplingPipeline
     alerts: AlertManager
@@ -90,7 +90,7 @@ class Loop:
     returner: CacheReturner | None = None
     _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
-    def tick(self) -> None:
+    def run(self) -> None:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
         before = self.answers.latest
         first = before is None
