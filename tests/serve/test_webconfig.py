@@ -223,3 +223,11 @@ def test_any_file_content_is_loaded_or_refused_in_one_line(written, text):
         load(path)
     except ConfigError as error:
         assert "\n" not in str(error)
+
+
+def test_a_file_that_every_user_can_write_is_warned_of(written, caplog):
+    path = written("")
+    path.chmod(0o646)
+    WebConfigFile(str(path))
+
+    assert "every user can write it" in caplog.text

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,9 @@ class WebConfigFile:
         self._path = Path(path) if path else None
         #: the last loaded configuration
         self.current = WebConfig() if self._path is None else load(self._path)
+        for file in self.current.files:
+            if file.stat().st_mode & stat.S_IWOTH:  # only a warning: files on Windows drives always look like this
+                _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
         # State of the files before they were last read; None before they are known.
         self._known: list[tuple[int, int]] | None = None
 
