@@ -146,7 +146,7 @@ def test_a_stress_run_is_read_as_written_without_unknown_fields():
     ],
 )
 def test_a_stress_run_with_a_bad_field_is_refused_by_its_name(name, value):
-    with pytest.raises(MalformedError, match=f"its {name} is none: "):
+    with pytest.raises(MalformedError, match=f"its {name} is malformed: "):
         records.stress_from_json(stress_document(**{name: value}))
     document = stress_document()
     if name in ("wall", "uuid", "gpu", "name", "verdict"):

@@ -233,7 +233,7 @@ def _samples(times: list[int], given: Any) -> tuple[Sequence[int], Sequence[int]
 
 def _checked(numbers: list[int]) -> list[int]:
     if {*map(type, numbers)} - {int} or max(map(abs, numbers), default=0) >= MAX_VALUE:
-        raise ValueError("numbers that are none")
+        raise ValueError("not an integer, or too large")
     return numbers
 
 

@@ -252,7 +252,7 @@ def stress_from_json(document: dict[str, Any]) -> StressResult:
         if name not in document and name in _NEEDED:
             raise MalformedError(f"it has no {name}")
         if name in document and not shape(document[name]):
-            raise MalformedError(f"its {name} is none: {str(document[name])[:80]!r}")
+            raise MalformedError(f"its {name} is malformed: {str(document[name])[:80]!r}")
     known = {name: value for name, value in document.items() if name in StressResult.__slots__}
     findings = tuple(StressFinding(row["kind"], from_json(row["text"])) for row in known.get("findings", ()))
     reason = from_json(known.get("reason", ""))

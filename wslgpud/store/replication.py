@@ -22,7 +22,7 @@ from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import TURN_SECONDS, SeriesKey, WriteBuffer, find_or_add
+from wslgpud.store.write_buffer import FORGET_SECONDS, SeriesKey, WriteBuffer, find_or_add
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
@@ -74,7 +74,7 @@ class ReplicationSource:
         self.host_id = 0
         #: id of a series in the file, as in its batches -> in the server; looked up anew as in ``WriteBuffer``
         self._numbers: dict[str, int] = {}
-        self._turned_wall = 0.0
+        self._forgotten_wall = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
         #: samples that wait in the file, None while unknown
@@ -101,8 +101,8 @@ class ReplicationSource:
 
     def waiting(self, ticks: int) -> Sequence[_Rows]:
         """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
-        if abs(time.time() - self._turned_wall) >= TURN_SECONDS:
-            self._turned_wall, self._numbers = time.time(), {}
+        if abs(time.time() - self._forgotten_wall) >= FORGET_SECONDS:
+            self._forgotten_wall, self._numbers = time.time(), {}
         with self._local() as local:
             self._follow(local)
             copied = self._source.copied

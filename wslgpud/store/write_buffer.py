@@ -25,7 +25,7 @@ _ROW_BYTES = 700
 _IDS_A_SECOND = 4
 
 #: all series are looked up anew this often, which says in the database that they are still read, and drops the others
-TURN_SECONDS = 3600.0
+FORGET_SECONDS = 3600.0
 _series = schema.series.c
 _PAGE = 4096
 #: bytes of data with which a row fills a page
@@ -126,7 +126,7 @@ class SeriesInUse:
         self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
         #: those without an id of their own, for as long as they are read: each new attempt would lose samples
         self._replaced: set[tuple[str, tuple[str, ...]]] = set()
-        self._turned_wall = 0.0
+        self._forgotten_wall = 0.0
         self._learned = 0
 
     def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
@@ -140,14 +140,14 @@ class SeriesInUse:
             self.replace(series)
         return self.known[spec.name, labels]
 
-    def turn(self, wall: float) -> None:
+    def forget_hourly(self, wall: float) -> None:
         """Drop all series once an hour; no queued sample may refer to one.
 
         At once if the clock jumps as far: after a long sleep the upkeep would take those in use for unseen.
         """
-        if abs(wall - self._turned_wall) >= TURN_SECONDS:
+        if abs(wall - self._forgotten_wall) >= FORGET_SECONDS:
             self._replaced = {key for key, one in self.known.items() if one.labels != key[1] or not one.name}
-            self._turned_wall, self.known = wall, {}
+            self._forgotten_wall, self.known = wall, {}
 
     def every(self) -> Collection[Series]:
         return {s.name: s for s in self.known.values() if s.name}.values()
@@ -250,7 +250,7 @@ class WriteBuffer:
         processes: list[list[Any]] | None = None
         with self._lock:
             if not self._open.times and not any(item.ticks for item in self._queue):
-                self._series.turn(snapshot.wall)
+                self._series.forget_hourly(snapshot.wall)
             for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
                 if sample.processes:
