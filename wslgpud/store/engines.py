@@ -295,7 +295,8 @@ def version_of(connection: Connection, target: str) -> int:
 
 def create(connection: Connection, target: str) -> None:
     """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
-    postgresql.lock_schema(connection, APPLICATION_ID)
+    if schema.is_server(connection):
+        postgresql.lock_schema(connection, APPLICATION_ID)
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
@@ -314,7 +315,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
         LockedError: another daemon writes for this machine.
     """
     name, host = shown(target), schema.host
-    if not postgresql.is_server(connection):
+    if not schema.is_server(connection):
         mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
         if mark != APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
             raise errors.ForeignDatabaseError(
@@ -322,7 +323,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
             )
     create(connection, name)
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
-    if number is None and not postgresql.is_server(connection):
+    if number is None and not schema.is_server(connection):
         # a file is of one machine, which was renamed
         number = connection.scalar(select(func.min(host.c.id)))
         connection.execute(update(host).where(host.c.id == number).values(name=host_name))
@@ -330,7 +331,7 @@ def prepare(connection: Connection, target: str, host_name: str) -> int:
     if number is None:
         number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
         connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
-    if not postgresql.lock_host(connection, APPLICATION_ID, number):
+    if schema.is_server(connection) and not postgresql.lock_host(connection, APPLICATION_ID, number):
         raise errors.LockedError(
             "{database}: another wslgpud writes for the host {host_name}; give each its own name",
             database=name,

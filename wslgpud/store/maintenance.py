@@ -20,10 +20,9 @@ from sqlalchemy.exc import IntegrityError
 from wslgpud.security.safe_files import Folder
 from wslgpud.store import codec, engines, postgresql, schema, series_reader
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained
-from wslgpud.store.postgresql import tuples
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
-from wslgpud.store.schema import MINUTES
+from wslgpud.store.schema import MINUTES, tuples
 from wslgpud.words import MessageLike, cause, say, template
 
 log = logging.getLogger(__name__)
@@ -230,7 +229,7 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
     total = free_bytes = 0
     # not every SQLite is built with dbstat
     with suppress(StoreError), reader.connected() as connection:
-        if not postgresql.is_server(connection):
+        if not schema.is_server(connection):
             pages, free, page = engines.page_counts(connection)
             total, free_bytes = pages * page, free * page
             query = "SELECT coalesce(m.tbl_name, s.name), sum(s.pgsize) FROM dbstat s"

@@ -1,17 +1,15 @@
 """What a history on a PostgreSQL server needs that one in an SQLite file does not.
 
-A server is a target of replication and can be read; a daemon never waits for one. For a connection to a file, the
-functions that take one return what is right there.
+A server is a target of replication and can be read; a daemon never waits for one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Generator, Iterable
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from wslgpud import optional_packages
@@ -40,43 +38,6 @@ RECENT = """
                 json_each(b.data::json -> 'values') j
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host
         WHERE r.value IS NOT NULL"""
-
-
-def is_server(connection: sa.Connection) -> bool:
-    return connection.dialect.name != "sqlite"
-
-
-def insertion(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return the engine's own INSERT, which has ON CONFLICT."""
-    if not is_server(connection):
-        return sqlite.insert(table)
-    # Imported late: 2 MiB, needed only with PostgreSQL.
-    from sqlalchemy.dialects import postgresql
-
-    return postgresql.insert(table)
-
-
-def make_index_partial(metadata: sa.MetaData, index: sa.Index, where: sa.ColumnElement[bool]) -> None:
-    """Give an index a condition; as an argument of ``Index`` it would load 2 MiB of that dialect for every user."""
-
-    @sa.event.listens_for(metadata, "before_create")
-    def before(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
-        if is_server(connection):
-            index.dialect_options["postgresql"]["where"] = where
-
-
-def tuples(
-    connection: sa.Connection, query: sa.Executable, words: Mapping[str, Any] | None = None
-) -> Iterable[Sequence[Any]]:
-    """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
-
-    From SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as everything else. A server
-    would send everything at once unless told otherwise.
-    """
-    if not is_server(connection):
-        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
-    options = {"stream_results": True, "max_row_buffer": 16}
-    return connection.execute(query, words, execution_options=options)
 
 
 def engine(target: str, **options: Any) -> sa.Engine:
@@ -142,14 +103,13 @@ def _pin_schema(connection: Any, _: object) -> None:
 
 def lock_schema(connection: sa.Connection, application: int) -> None:
     """Let only one daemon at a time create tables, until the transaction ends."""
-    if is_server(connection):
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(application, _OUR_SCHEMA)))
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(application, _OUR_SCHEMA)))
 
 
 def lock_host(connection: sa.Connection, application: int, number: int) -> bool:
     """Lock a machine's rows against other daemons while the connection is open; return whether none had."""
     lock = sa.func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(application), number)
-    return not is_server(connection) or bool(connection.scalar(sa.select(lock)))
+    return bool(connection.scalar(sa.select(lock)))
 
 
 def table_bytes(connection: sa.Connection, names: Iterable[str]) -> dict[str, int]:

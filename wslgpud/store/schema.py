@@ -13,10 +13,11 @@ There are no foreign keys: on tables of samples they turned a nightly purge into
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
 from wslgpud.store import postgresql
@@ -198,7 +199,14 @@ outbox = _table(
 # The dispatcher queries unsent messages, a tiny part of the table.
 _waiting = outbox.c.done_ms.is_(None)
 _outbox_waiting = sa.Index("outbox_waiting", outbox.c.channel, sqlite_where=_waiting)
-postgresql.make_index_partial(metadata, _outbox_waiting, _waiting)
+
+
+@sa.event.listens_for(metadata, "before_create")
+def _partial_on_a_server(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
+    """Give the index its condition; as an argument of ``Index`` it would load 2 MiB of that dialect for every user."""
+    if is_server(connection):
+        _outbox_waiting.dialect_options["postgresql"]["where"] = _waiting
+
 
 # One row per stress run of a GPU, by UUID; there is one per night, kept forever.
 stress_run = _table("stress_run", {"ms": _Int, "gpu": _Text, "verdict": _Text, "document": _Text})
@@ -244,7 +252,7 @@ def _view(tier: Tier) -> str:
 
 def views(connection: sa.Connection) -> dict[str, str]:
     """Return the views for users, by name."""
-    recent = {"recent": postgresql.RECENT.format(bits=ROW_BITS)} if postgresql.is_server(connection) else {}
+    recent = {"recent": postgresql.RECENT.format(bits=ROW_BITS)} if is_server(connection) else {}
     return {"minute": _view(MINUTES), "hour": _view(HOURS)} | recent
 
 
@@ -271,19 +279,47 @@ def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
     return table.primary_key.columns.values()[0].between(*row_range(host_id))
 
 
+def is_server(connection: sa.Connection) -> bool:
+    return connection.dialect.name != "sqlite"
+
+
+def tuples(
+    connection: sa.Connection, query: sa.Executable, words: Mapping[str, Any] | None = None
+) -> Iterable[Sequence[Any]]:
+    """Return the result of a query, row by row: a month of sheets is a hundred megabytes.
+
+    From SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as everything else. A server
+    would send everything at once unless told otherwise.
+    """
+    if not is_server(connection):
+        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
+    options = {"stream_results": True, "max_row_buffer": 16}
+    return connection.execute(query, words, execution_options=options)
+
+
+def _insertion(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return the engine's own INSERT, which has ON CONFLICT."""
+    if not is_server(connection):
+        return sqlite.insert(table)
+    # Imported late: 2 MiB, needed only with PostgreSQL.
+    from sqlalchemy.dialects import postgresql as server
+
+    return server.insert(table)
+
+
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows, skipping existing keys.
 
     A failed commit may have happened nevertheless, so a batch is rewritten as a whole.
     """
     if rows:
-        connection.execute(postgresql.insertion(connection, table).on_conflict_do_nothing(), rows)
+        connection.execute(_insertion(connection, table).on_conflict_do_nothing(), rows)
 
 
 def put(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows, replacing those with the same keys."""
     if rows:
-        insert = postgresql.insertion(connection, table)
+        insert = _insertion(connection, table)
         others = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
         keys = table.primary_key.columns.values()
         connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)

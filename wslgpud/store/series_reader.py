@@ -14,9 +14,8 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Summary, add, entries_of, inflate, parsed, samples_in, summarise, unpacked
 from wslgpud.store.errors import StoreError, gap
-from wslgpud.store.postgresql import tuples
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier
+from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier, tuples
 
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
 LATEST_MS = 65_000
