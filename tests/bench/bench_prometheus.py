@@ -63,7 +63,7 @@ def handed_over(folder: Path, series: int, hours: float) -> None:
         with text.open("w") as out:
             openmetrics(wanted, out, catalogue(), {"job": "wslgpud"})
     print(f"{found.samples:,} samples of {series} series, {hours:g} h")
-    line("wslgpud, samples", found.tiers["samples, sealed"], found.samples)
+    line("wslgpud, samples", found.tiers["sealed"], found.samples)
     ours = line("wslgpud, whole file with summaries", found.file_bytes + found.wal_bytes, found.samples)
     for name, options in (("blocks of 2 h", []), ("blocks as compacted later", ["--max-block-duration=36h"])):
         blocks = folder / "blocks"
@@ -123,7 +123,7 @@ def scraped(folder: Path, series: int, seconds: int) -> None:
     with Reader(str(database)) as reader:
         found = info(reader)
     print(f"\nscraped at 1 s for {seconds} s: Prometheus has {samples:,} samples, we {found.samples:,}")
-    ours = line("wslgpud, samples", found.tiers["samples, sealed"], found.samples)
+    ours = line("wslgpud, samples", found.tiers["sealed"], found.samples)
     line("Prometheus, a block of them (with up, scrape_*)", block, samples, ours)
     line("Prometheus, the log in which they lie for 2 h", log, samples, ours)
 

@@ -22,7 +22,7 @@ from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader, StoreStats, engines
-from wslgpud.store.maintenance import Info, info
+from wslgpud.store.maintenance import TIERS, Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.write_buffer import WriteBuffer
@@ -115,7 +115,7 @@ def main() -> None:
         print(f"\n{chosen.series} series at 1 s\n{'':42}" + "".join(f"{name:>14}" for name, _, _ in AGES))
         row("size of the file, bytes", [f"{i.file_bytes:,}" for i in sizes])
         for tier in sizes[0].tiers:
-            row(f"  {tier}", [f"{i.tiers[tier]:,}" for i in sizes])
+            row(f"  {TIERS[tier][0]}", [f"{i.tiers[tier]:,}" for i in sizes])
         row("samples kept", [f"{i.samples:,}" for i in sizes])
         row("  bytes each, without summaries", [f"{i.bytes_a_sample:.3f}" for i in sizes])
         day = chosen.series * DAY

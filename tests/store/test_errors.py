@@ -6,9 +6,10 @@ import os
 import sqlite3
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from wslgpud.store import errors
-from wslgpud.store.errors import LockedError, NotADatabaseError, StoreError, UnwritableError, explain
+from wslgpud.store.errors import DamagedError, LockedError, NotADatabaseError, StoreError, UnwritableError, explain
 
 FULL = "free some space or name another folder in store.path"
 OWNER = "check the owner of the file and of its folder"
@@ -20,7 +21,7 @@ OWNER = "check the owner of the file and of its folder"
         ("file is not a database", NotADatabaseError, "is not a database; move the file away or name another one"),
         (
             "database disk image is malformed",
-            StoreError,
+            DamagedError,
             "is damaged (database disk image is malformed); the daemon sets it aside and recovers what is readable",
         ),
         ("database is locked", LockedError, "held by another process (database is locked); close that one"),
@@ -36,6 +37,23 @@ def test_each_error_has_its_remedy(said, kind, told):
 
     assert type(error) is kind
     assert str(error) == f"/none/h.db: {told}"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(267, DamagedError), (26, NotADatabaseError), (6, LockedError), (517, LockedError), (1544, UnwritableError)],
+)
+def test_the_code_of_an_error_counts_rather_than_its_text(code, kind):
+    said = sqlite3.OperationalError("database disk image is malformed, or locked")
+    said.sqlite_errorcode = code
+
+    assert type(explain(said, "/none/h.db")) is kind
+
+
+def test_what_a_server_says_is_not_taken_for_a_code_of_sqlite():
+    said = DBAPIError("SELECT 1", {}, Exception("malformed array literal: database is locked"))
+
+    assert type(explain(said, "postgresql://host/history")) is StoreError
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

@@ -17,7 +17,7 @@ def grown(
 ) -> Info:
     """Return the reported size and growth of a history of that many seconds, its tables' sizes being ``known``."""
     oldest = Oldest(raw_wall=None if seconds is None else NEWEST - seconds)
-    tiers = {"samples, sealed": sealed, "samples, newest": newest, "minutes": 5000} if known else {}
+    tiers = {"sealed": sealed, "newest": newest, "minutes": 5000} if known else {}
     return Info(1, ("here",), 3, 1 << 20, 0, 0, tiers, samples, oldest, NEWEST, tuple[Path, ...]())
 
 

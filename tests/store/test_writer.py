@@ -110,14 +110,25 @@ def test_after_a_disk_error_the_file_is_checked(writer, clock):
 
 
 @pytest.mark.parametrize(
-    ("said", "damage"),
+    ("error", "damage"),
     [
-        ("database disk image is malformed", True),
-        ("file is not a database", True),
-        ("h.db: is damaged (page 7)", True),
-        ("database or disk is full", False),
+        (sqlite3.OperationalError("database disk image is malformed"), True),
+        (sqlite3.OperationalError("file is not a database"), True),
+        (sqlite3.OperationalError("database or disk is full"), False),
+        (sqlite3.OperationalError("h.db: is damaged (page 7)"), False),
+        (errors.DamagedError("what the check found"), True),
+        (errors.ForeignDatabaseError("this is not a database of ours"), False),
+        (ValueError("malformed"), False),
     ],
 )
-def test_a_file_is_set_aside_for_damage_and_nothing_else(writer, said, damage):
-    writer._failed(sqlite3.OperationalError(said))
+def test_a_file_is_set_aside_for_damage_and_nothing_else(writer, error, damage):
+    writer._failed(error)
     assert writer._damaged is damage
+
+
+def test_real_damage_is_recognized_through_its_explanation(writer, tmp_path):
+    (tmp_path / "h.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(errors.StoreError) as told, errors.explained(str(tmp_path / "h.db")):
+        writer._open()
+    writer._failed(told.value)
+    assert writer._damaged

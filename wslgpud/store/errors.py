@@ -23,6 +23,20 @@ log = logging.getLogger(__name__)
 #: exceptions from decoding a damaged row
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error, struct.error)
 
+#: primary result codes of SQLite: https://www.sqlite.org/rescode.html
+BUSY, LOCKED, READ_ONLY, INTERRUPT, IO_ERROR = 5, 6, 8, 9, 10
+CORRUPT, FULL, CANNOT_OPEN, NOT_A_DATABASE = 11, 13, 14, 26
+#: part of SQLite's own text -> code
+_CODES = {
+    "not a database": NOT_A_DATABASE,
+    "malformed": CORRUPT,
+    "locked": BUSY,
+    "readonly": READ_ONLY,
+    "unable to open": CANNOT_OPEN,
+    "interrupted": INTERRUPT,
+    "full": FULL,
+    "I/O error": IO_ERROR,
+}
 
 _REMEDIES = {
     errno.EDQUOT: say("delete files of this user, or raise its quota"),
@@ -60,6 +74,30 @@ class LockedError(StoreError):
     """Another process holds the database."""
 
 
+class DamagedError(StoreError):
+    """The file is damaged; its readable rows can be recovered."""
+
+
+def code_of(error: BaseException | None) -> int:
+    """Return the result code of SQLite behind an error, 0 if there is none.
+
+    An error without one, any with Python 3.10, is recognized by SQLite's own text.
+    """
+    if isinstance(error, StoreError):
+        return code_of(error.__cause__)
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(driver_error, sqlite3.Error):
+        return 0
+    code: int | None = getattr(driver_error, "sqlite_errorcode", None)
+    if code is None:
+        return next((code for text, code in _CODES.items() if text in str(driver_error)), 0)
+    return code & 0xFF  # without what extended codes add
+
+
+def is_damage(error: BaseException) -> bool:
+    return isinstance(error, DamagedError) or code_of(error) in (CORRUPT, NOT_A_DATABASE)
+
+
 @contextmanager
 def gap(what: str, *names: object) -> Iterator[None]:
     """Log once that ``what`` is damaged, and continue: SQLite has no checksums, and one bit must not cost the rest."""
@@ -89,24 +127,25 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     text, name = " ".join(str(driver_error).split()), address(target, path=True)
     if "://" in target:
         text = without(text, parts(target))
-    if "not a database" in text:
+    code = code_of(error)
+    if code == NOT_A_DATABASE:
         return NotADatabaseError("{name}: is not a database; move the file away or name another one", name=name)
-    if "malformed" in text:
-        return StoreError(
+    if code == CORRUPT:
+        return DamagedError(
             "{name}: is damaged ({text}); the daemon sets it aside and recovers what is readable",
             name=name,
             text=known(text),
         )
-    if "locked" in text:
+    if code in (BUSY, LOCKED):
         return LockedError("{name}: held by another process ({text}); close that one", name=name, text=known(text))
     kind, remedy = StoreError, say("free some space or name another folder in store.path")
-    if "readonly" in text or "unable to open" in text:
+    if code in (READ_ONLY, CANNOT_OPEN):
         kind, remedy = UnwritableError, say("check the owner of the file and of its folder")
         if _forbidden(target):
             remedy = say("you may not read it: use sudo, or log in again if you have just joined the group wslgpud")
-    elif "interrupted" in text:
+    elif code == INTERRUPT:
         remedy = say("reading it takes too long; it is damaged, or malicious")
-    elif "full" not in text:
+    elif code != FULL:
         return StoreError("{name}: {text}", name=name, text=known(text))
     return kind(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))
 

@@ -150,13 +150,14 @@ def _as_its_owner(path: Path) -> Iterator[None]:
         os.setgroups(groups)
 
 
-#: tier -> its tables
-TIERS = {
-    template("samples, sealed"): ("chunk",),
-    template("samples, newest"): ("batch",),
-    template("minutes"): ("rollup_minute",),
-    template("hours"): ("rollup_hour",),
-    template("events and alerts"): ("event", "transition", "outbox"),
+#: tier -> its label and tables; ``rest`` is everything else
+TIERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sealed": (template("samples, sealed"), ("chunk",)),
+    "newest": (template("samples, newest"), ("batch",)),
+    "minutes": (template("minutes"), ("rollup_minute",)),
+    "hours": (template("hours"), ("rollup_hour",)),
+    "events": (template("events and alerts"), ("event", "transition", "outbox")),
+    "rest": (template("everything else"), ()),
 }
 #: a rate over less than this is meaningless
 _MIN_SPAN_SECONDS = 3600.0
@@ -172,6 +173,7 @@ class Info:
     file_bytes: int
     wal_bytes: int
     free_bytes: int
+    #: by the names in ``TIERS``; empty where unknown
     tiers: dict[str, int]
     #: those that are sealed
     samples: int
@@ -182,7 +184,7 @@ class Info:
     @property
     def bytes_a_sample(self) -> float | None:
         """Size of a sealed sample, without the summaries, which outlast it."""
-        sealed = self.tiers.get("samples, sealed", 0)
+        sealed = self.tiers.get("sealed", 0)
         return sealed / self.samples if sealed and self.samples else None
 
     @property
@@ -190,7 +192,7 @@ class Info:
         if self.newest_wall is None or self.oldest.raw_wall is None or not self.tiers:
             return None
         span = self.newest_wall - self.oldest.raw_wall
-        raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
+        raw = self.tiers["sealed"] + self.tiers["newest"]
         return raw / span * 86400 if span >= _MIN_SPAN_SECONDS else None
 
 
@@ -240,9 +242,9 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
             total = sum(size.values())
     if not size:
         return {}, total, free_bytes
-    tiers = {tier: sum(size[table] for table in tables) for tier, tables in TIERS.items()}
-    rest = {template("everything else"): sum(size.values()) - sum(tiers.values())}
-    return tiers | rest, total, free_bytes
+    tiers = {tier: sum(size[table] for table in tables) for tier, (_, tables) in TIERS.items()}
+    tiers["rest"] = sum(size.values()) - sum(tiers.values())
+    return tiers, total, free_bytes
 
 
 MINUTE_MS = MINUTES.step_seconds * 1000
@@ -291,10 +293,6 @@ def _holds(recorded: codec.Summary | None, seen: codec.Summary) -> bool:  # may 
 #: rows copied at a time
 SLICE_ROWS = 300
 _SIDE_FILES = ("-wal", "-shm")
-
-
-def is_damage(text: str) -> bool:
-    return "malformed" in text or "not a database" in text or "is damaged" in text
 
 
 def recover(path: Path, wall: float) -> Path:

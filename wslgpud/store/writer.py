@@ -156,7 +156,7 @@ class Writer:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
-            raise errors.StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
+            raise errors.DamagedError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
         connection, started = self._open(), time.monotonic()
         while waiting := self._buffer.waiting(TICKS_A_COMMIT):
             with connection.begin():
@@ -196,7 +196,7 @@ class Writer:
         why = cause(errors.explain(error, self._target) if isinstance(error, DBAPIError) else error)
         # before the error is known: afterwards the file is as its readers find it
         self._close_connection()
-        if self._path is not None and "I/O error" in str(why):
+        if self._path is not None and errors.code_of(error) == errors.IO_ERROR:
             if self._check is not None:
                 self._check.soon()
             reason, remedy = errors.refusal(engines.lock_path(self._path))
@@ -205,9 +205,7 @@ class Writer:
         if str(why) != str(self._stats.error):
             log.error("history is kept %s: %s", self._buffer.waiting_place, why)
         self._stats.error = why
-        # the driver's own text: SQLAlchemy adds the statement's values, which may mention damage
-        driver_text = str(error.orig if isinstance(error, DBAPIError) else error)
-        self._damaged = self._damaged or (self._path is not None and maintenance.is_damage(driver_text))
+        self._damaged = self._damaged or (self._path is not None and errors.is_damage(error))
 
     def _open(self) -> Connection:
         if self._connection is None:
