@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Event, GpuSample, Observation, PsiState, RamState, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import (
+    CgroupState,
+    Event,
+    GpuSample,
+    Observation,
+    PsiState,
+    RamState,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+)
+from wslgpud.sampling import observation
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
@@ -25,6 +37,11 @@ def readings(*triples) -> Sample:
 
 def test_nothing_known_is_none_not_zero():
     assert observation_of(snapshot()) == Observation(t=5.0)
+
+
+def test_every_field_of_ram_and_cgroups_has_its_metric():
+    assert observation._RAM.keys() == {field.name for field in fields(RamState)}
+    assert {"path", *observation._CGROUP} == {field.name for field in fields(CgroupState)}
 
 
 def test_memory_swap_and_reclaim_arrive_in_their_places():

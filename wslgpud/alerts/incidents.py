@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from wslgpud.alerts.rules import BRAKE, DAEMON_KILL, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import MEMORY, Forecast, Level, Transition
 from wslgpud.risk.levels import shown_level
+from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import Message, MessageLike
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
@@ -25,14 +26,14 @@ Key = tuple[str, str]
 GRACE_SECONDS = 60.0
 #: and for this long where no more is left than when they were raised: growth may continue
 STILL_SECONDS = 900.0
-#: share of the capacity that must be free again for the shorter of the two, as in ``risk``
-RECOVERED_SHARE = 0.08
+#: share of the capacity that must be free again for the shorter of the two, as in the risk engine
+RECOVERED_SHARE = RiskSettings().recovery
 #: a repeated event adds a row to its incident at most this often
 EVENT_INTERVAL_SECONDS = 30.0
 #: growth this long after a kill, which freed the memory, opens another incident
 NEW_STORY_SECONDS = 30.0
-#: growth below this share of the capacity is ignored, as in ``risk``
-NOISE_SHARE = 0.012
+#: growth below this share of the capacity is ignored, as in the risk engine
+NOISE_SHARE = RiskSettings().noise
 #: how long the report of an unclean end counts as open: nothing ends it
 REPORT_SECONDS = 600.0
 #: an alarm was justified if less than this share of memory was left meanwhile

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from wslgpud.brake.policy import resource_kind
 from wslgpud.brake.process_tree import ProcessKey, ScannedProcess
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level
+from wslgpud.risk.settings import RiskSettings
 
 #: time between two scans: while memory is shrinking, and once half of it is used; and between two samples of a card
 GROWING_SECONDS, HALF_FULL_SECONDS, CARD_SECONDS = 2.0, 15.0, 1.0
 #: scans kept; longest and shortest window over which growth is measured
 MAX_SCANS, MAX_SECONDS, MIN_SECONDS = 62, 60.0, 3.0
 #: losses below this share of the resource are noise
-NOISE_RATIO = 0.012
+NOISE_RATIO = RiskSettings().noise
 #: share of a resource that is left when a shortage begins
 BEGINS_RATIO = 0.5
 

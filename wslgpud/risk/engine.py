@@ -14,7 +14,7 @@ from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, 
 from wslgpud.risk.owners import Holders
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.stalls import Pressure, PressureMeter
-from wslgpud.risk.tracker import RATE_SECONDS, Circumstances, ResourceState, Tracker
+from wslgpud.risk.tracker import CAPACITY_TOLERANCE, RATE_SECONDS, Circumstances, ResourceState, Tracker
 
 MAX_RESOURCES = 256
 CULPRIT_SECONDS = 5.0
@@ -176,7 +176,7 @@ class RiskEngine:
             tracker = self._trackers[room.key] = Tracker(self.settings.of(room.resource), room.capacity)
             if room.key in self._recalled:
                 tracker.recall(t, *self._recalled.pop(room.key))
-        elif abs(tracker.capacity - room.capacity) > 0.01 * room.capacity:
+        elif abs(tracker.capacity - room.capacity) > CAPACITY_TOLERANCE * room.capacity:
             tracker.rebase(room.capacity)
         return tracker
 

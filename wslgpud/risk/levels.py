@@ -22,7 +22,15 @@ COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
 SECONDS_LONG = 16.0
 #: Samples that must show that an alarm is over: at one every half minute, two or three may be chance.
 MIN_SAMPLES = 10
-
+#: Dangers that do not grow have no time left to judge by: whoever finds one decides its level by its probability,
+#: which is critical from here on.
+CRITICAL_PROBABILITY = 0.9
+#: A growth at less than this part of its mean pace is ending, and not critical.
+ENDING_PACE = 0.5
+#: Times to exhaustion between which the headroom of a critical growth rises from that of a fast one to that of others.
+FAST_SECONDS, SLOW_SECONDS = 2.0, 10.0
+#: An alarm waits this many periods of a sawtooth for the next tooth: one that is late must not be another alarm.
+TEETH = 1.5
 
 #: The cause of a forecast without a current sample, and how long it must lack one to be a warning: cards fill within
 #: seconds.
@@ -44,7 +52,7 @@ class Danger(NamedTuple):
     """
 
     cause: Cause
-    probability: float  # for causes other than growth and steps: critical from 0.9, else a warning
+    probability: float  # for causes other than growth and steps: critical from CRITICAL_PROBABILITY, else a warning
     eta_seconds: float  # the middle estimate
     window_seconds: float  # duration of the evidence
     early_seconds: float = math.inf  # the shortest estimate of any scale
@@ -82,7 +90,7 @@ def level_for(danger: Danger, share: float, until_next: float, s: RiskSettings) 
     if danger.cause == "expected":
         return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO
     if danger.cause not in COUNTDOWNS:
-        return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
+        return Level.CRITICAL if danger.probability >= CRITICAL_PROBABILITY else Level.WARNING
     if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:
         return Level.OK
     least = headroom_for_warning(danger.early_seconds, s)
@@ -108,10 +116,10 @@ def _within_seconds(danger: Danger, share: float, s: RiskSettings) -> bool:
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
     """Return the level of a growth that is close enough to the limit for a warning."""
-    if danger.pace < 0.5:
+    if danger.pace < ENDING_PACE:
         return Level.WARNING
     # Growth over seconds is mostly a program that loads and fits: wait until it is closer to the limit.
-    slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
+    slow = min(1.0, max(0.0, (danger.eta_seconds - FAST_SECONDS) / (SLOW_SECONDS - FAST_SECONDS)))
     if not _within_seconds(danger, share, s) and (
         danger.probability < s.critical_probability
         or danger.eta_seconds > s.critical_eta_seconds
@@ -159,7 +167,7 @@ class Hysteresis:
         elif self.better_since is None:
             self.better_since = t
         # No alarm outlasts free memory, not even until the next tooth of a sawtooth.
-        teeth = 1.5 * period if share < s.recovered_headroom else 0.0
+        teeth = TEETH * period if share < s.recovered_headroom else 0.0
         patience = min(max(s.recovery_seconds, teeth, MIN_SAMPLES * self.interval), s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)

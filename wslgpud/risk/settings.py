@@ -1,4 +1,7 @@
-"""Every threshold of the risk engine, in one place, with its reason."""
+"""The thresholds by which the risk engine is tuned, each with its reason.
+
+Numbers that only one rule needs stand in its module.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,29 @@ HITS_SECONDS = 10.0
 QUIET_HEADROOM = 0.5
 #: Assumed time until a command reaches its earlier peak, which is unknown.
 EXPECTED_SECONDS = 900.0
+#: A capacity that differs by no more than this share is the same one: a small correction must not void the history.
+CAPACITY_TOLERANCE = 0.01
+#: Besides ``gap_seconds``, a gap is longer than this many usual intervals: slow sampling is no stall.
+GAP_INTERVALS = 6.0
+#: Weight of the newest interval in the usual one: one late sample must not pass for slow sampling.
+INTERVAL_WEIGHT = 0.2
+#: Growth is extrapolated by the excess of the sampling interval over the fastest one, and by no more than the second.
+FASTEST_SECONDS, MAX_AHEAD_SECONDS = 0.5, 5.0
+#: Growth seen for less than this is one or two samples, which a single allocation explains as well.
+MIN_GROWTH_SECONDS = 1.4
+#: And for less than this it does not shorten the estimates of the others: its own fluctuates too much.
+ESTIMATE_SECONDS = 2.5
+#: Estimates of scales count if they are at least this probable, as a part of the most probable one: the range would
+#: otherwise be that of the worst evidence.
+LIKELY_PART = 0.3
+#: The range of estimates reaches at least this far around the middle one, also where the scales agree: pace changes.
+EARLY_PART, LATE_PART = 0.7, 1.6
+#: Probabilities of dangers that do not grow: a warning, and a critical level (from ``CRITICAL_PROBABILITY`` on).
+LIKELY, CERTAIN = 0.6, 0.95
+#: That of a stall without an alarm before it: a warning, but more probable than one by pressure that did not stop us.
+STALL_PROBABILITY = 0.7
+#: That of a command that just fits: an info, as it is below ``warn_probability``.
+FITS_PROBABILITY = 0.3
 
 
 class ResourceState(NamedTuple):
@@ -106,7 +129,7 @@ class Tracker:
     def gap(self, t: float) -> float:
         """Return the seconds by which a sample at ``t`` is overdue, or 0 if it is about on time."""
         late = t - self.t
-        usual = max(self.settings.gap_seconds, 6.0 * self._interval)
+        usual = max(self.settings.gap_seconds, GAP_INTERVALS * self._interval)
         return late if self._interval > 0 and late > usual else 0.0
 
     @property
@@ -137,7 +160,7 @@ class Tracker:
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take over an earlier run's state, and its age; peaks of another capacity are ignored."""
-        if abs(document.get("capacity_bytes", 0) - self.capacity) <= 0.01 * self.capacity:
+        if abs(document.get("capacity_bytes", 0) - self.capacity) <= CAPACITY_TOLERANCE * self.capacity:
             self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
             self.owned.recall(t, document.get("owned_peaks", ()), age_seconds)
             self._fullness.recall(document)
@@ -153,7 +176,7 @@ class Tracker:
                 self.hysteresis.forgive(gap)
         elif math.isfinite(self.t) and t > self.t:
             step = t - self.t
-            self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
+            self._interval = step if not self._interval else self._interval + INTERVAL_WEIGHT * (step - self._interval)
         self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
         if self.owned.due(t) and (held := around.held(room)) is not None:
@@ -166,10 +189,10 @@ class Tracker:
         if around.exhausted and share < self.hysteresis.room_back:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
         if self._hit_rate(t, room.limit_hits) >= s.limit_hits_per_second and share < s.critical_headroom:
-            dangers.append(Danger("limit", 0.6, 60.0, 10.0))
+            dangers.append(Danger("limit", LIKELY, 60.0, 10.0))
         if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
             fits = around.wanted_bytes <= s.expected_too_much * room.headroom
-            dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
+            dangers.append(Danger("expected", FITS_PROBABILITY if fits else LIKELY, EXPECTED_SECONDS, 10.0))
         full, before = self._fullness.update(t, room, alarmed=alarmed), self.hysteresis.level
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
@@ -194,9 +217,11 @@ class Tracker:
             harmless = self._harmless(height, since, calm, known=known) if doubtful else 0.0
             return 1.0 / (1.0 + self.settings.doubt * harmless)
 
-        growths = [g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
-        likely = 0.3 * max([g.probability for g in growths], default=0.0)
-        longer = [g for g in growths if g.window_seconds >= 2.5]
+        growths = [
+            g for g in self.envelope.growths(share, resumed=self._quiet) if g.window_seconds >= MIN_GROWTH_SECONDS
+        ]
+        likely = LIKELY_PART * max([g.probability for g in growths], default=0.0)
+        longer = [g for g in growths if g.window_seconds >= ESTIMATE_SECONDS]
         early = min([g.eta_seconds for g in longer if g.probability >= likely], default=math.inf)
         now = longer[0].eta_seconds if longer else math.inf
         dangers = [
@@ -229,9 +254,10 @@ class Tracker:
             return []
         dangers = []
         if gap and pressure.stalled:
-            dangers.append(Danger("stall", 0.95 if alarmed else 0.7, 30.0, gap))
+            dangers.append(Danger("stall", CERTAIN if alarmed else STALL_PROBABILITY, 30.0, gap))
         if pressure.full >= s.full_warning:
-            dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 10.0))
+            chance = CERTAIN if pressure.full >= s.full_critical else LIKELY
+            dangers.append(Danger("pressure", chance, 60.0, 10.0))
         return dangers
 
     def _hit_rate(self, t: float, hits: int | None) -> float:
@@ -255,7 +281,7 @@ class Tracker:
     def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> ResourceState:
         best: Danger | None = None
         want = Level.OK
-        overdue = min(5.0, max(0.0, self._interval - 0.5))
+        overdue = min(MAX_AHEAD_SECONDS, max(0.0, self._interval - FASTEST_SECONDS))
         overdue *= self.settings.look_ahead if swap else 1.0
 
         def level_of(danger: Danger) -> Level:
@@ -268,7 +294,7 @@ class Tracker:
                 best, want = danger, level
         reported, passed = best, False
         if full is not None:
-            chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
+            chance, spilled = CERTAIN if full.critical else LIKELY, full.spilled_bytes
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
             level = level_for(danger, share, 0.0, self.settings)
             countdown = best.eta_seconds if best is not None and best.cause in COUNTDOWNS else None
@@ -297,10 +323,10 @@ class Tracker:
         self._counting = reported is not None and reported.cause in COUNTDOWNS
         early = late = None
         if best is not None and best is reported and best.cause != "expected":
-            likely = 0.3 * best.probability
+            likely = LIKELY_PART * best.probability
             times = [d.eta_seconds for d in dangers if d.cause == best.cause and d.probability >= likely]
-            early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
-            late = max(1.6 * best.eta_seconds, *times)
+            early = min([EARLY_PART * best.eta_seconds, best.early_seconds, *times])
+            late = max(LATE_PART * best.eta_seconds, *times)
         return ResourceState(level, best, early, late, reported)
 
     def forget_peaks(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from wslgpud import model
@@ -20,8 +20,21 @@ _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.Cg
 
 
 # Fields of the risk engine's states -> the metrics that fill them.
-_MEMORY = {spec.name: spec for spec in memory.MemorySource.metrics}
-_RAM = {field.name: _MEMORY[f"memory_{field.name}_bytes"] for field in fields(model.RamState)}
+_RAM = {
+    "total": memory.MEMINFO["MemTotal"],
+    "available": memory.MEMINFO["MemAvailable"],
+    "free": memory.MEMINFO["MemFree"],
+    "cached": memory.MEMINFO["Cached"],
+    "buffers": memory.MEMINFO["Buffers"],
+    "dirty": memory.MEMINFO["Dirty"],
+    "shmem": memory.MEMINFO["Shmem"],
+    "anon": memory.MEMINFO["AnonPages"],
+    "slab_reclaimable": memory.MEMINFO["SReclaimable"],
+    "slab_unreclaimable": memory.MEMINFO["SUnreclaim"],
+    "hugepages": memory.MEMINFO["Hugetlb"],
+    "committed": memory.MEMINFO["Committed_AS"],
+    "compressible": memory.COMPRESSIBLE,
+}
 _SWAP = {
     "total": memory.MEMINFO["SwapTotal"],
     "free": memory.MEMINFO["SwapFree"],
@@ -36,7 +49,17 @@ _VM = {
     "steal_pages_total": memory.RECLAIM_STOLEN,
     "blocked_processes": cpu.BLOCKED,
 }
-_CGROUP = dict(zip((field.name for field in fields(model.CgroupState)[1:]), cgroups.METRICS, strict=True))
+_CGROUP = {
+    "limit": cgroups.LIMIT,
+    "current": cgroups.CURRENT,
+    "inactive_file": cgroups.INACTIVE_FILE,
+    "active_file": cgroups.ACTIVE_FILE,
+    "slab_reclaimable": cgroups.SLAB_RECLAIMABLE,
+    "swap_limit": cgroups.SWAP_LIMIT,
+    "swap_current": cgroups.SWAP_CURRENT,
+    "max_events_total": cgroups.LIMIT_HITS,
+    "oom_kills_total": cgroups.OOM_KILLS,
+}
 
 
 def observation_of(snapshot: model.Snapshot) -> model.Observation:
@@ -83,7 +106,7 @@ def _windows(seen: model.Snapshot) -> model.RamState | None:
     known = [(total, available)] if total and available is not None else []
     known += [(limit, max(0, limit - committed))] if limit and committed is not None else []
     scarcer = min(known, key=lambda pair: pair[1] / pair[0], default=None)
-    return None if scarcer is None else model.RamState(int(scarcer[0]), int(scarcer[1]))
+    return None if scarcer is None else model.RamState(total=int(scarcer[0]), available=int(scarcer[1]))
 
 
 def _containers(seen: model.Snapshot) -> dict[str, int] | None:
@@ -134,10 +157,9 @@ def _vm(seen: model.Snapshot) -> model.VmState | None:
 def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
     totals = (seen.value(spec, resource) for spec in (pressure.WAITING_SECONDS, pressure.STALLED_SECONDS))
     ratios = (seen.value(spec, resource, "10s") for spec in (pressure.WAITING_RATIO, pressure.STALLED_RATIO))
-    return model.PsiState(
-        *(None if seconds is None else round(seconds * 1_000_000) for seconds in totals),
-        *(None if ratio is None else round(ratio * 100, 2) for ratio in ratios),
-    )
+    some_us, full_us = (None if seconds is None else round(seconds * 1_000_000) for seconds in totals)
+    some, full = (None if ratio is None else round(ratio * 100, 2) for ratio in ratios)
+    return model.PsiState(some_total_us=some_us, full_total_us=full_us, some_avg10=some, full_avg10=full)
 
 
 def _cgroups(seen: model.Snapshot) -> Iterator[model.CgroupState]:
