@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -22,6 +23,10 @@ from wslgpud.cli import help as helps
 from wslgpud.config import ConfigError
 from wslgpud.words import Message, MessageError, MessageLike, cause, say, t
 
+#: value of ``--plot`` without a name: this terminal
+TERMINAL = "-"
+#: unknown suffixes are reported by the plot itself
+_PICTURES = (".png", ".svg", ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 _RANGES: dict[Any, Any] = {int: click.IntRange, float: click.FloatRange}
 _KINDS = {click.IntRange: say("a whole number"), click.FloatRange: say("a number")}
 
@@ -88,7 +93,12 @@ class CliCommand(click.Command):
         return helps.full(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Report surplus arguments."""
+        """Let ``--plot`` do without a file before another word, and report surplus arguments."""
+        for number, (text, follows) in enumerate(pairwise([*args, ""])):
+            if text == "--":
+                break
+            if text == "--plot" and not follows.lower().endswith(_PICTURES):
+                args[number] = f"--plot={TERMINAL}"
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import click
 
 from wslgpud import config as configuration
-from wslgpud.cli.commands import Declared, language
+from wslgpud.cli.commands import TERMINAL, Declared, language
 from wslgpud.client import DaemonClient
 from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, current, use
 
@@ -150,10 +150,7 @@ _HOST_ROOT = option("--host-root", "FOLDER", "a machine that 'wslgpud capture' r
 _STATE = option("--state", "FOLDER", "folder of the daemon's data instead of the usual one")
 _WHENS = "start: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'"
 _EACH = "one value for each 10s, 5min, 1h, ... instead of every sample"
-#: value of ``--plot`` without a name: this terminal
-TERMINAL = "-"
-_DRAWS = "draw into FILE (.png, .svg); without a name on this terminal"
-_PLOT = option("--plot", "[FILE]", _DRAWS, is_flag=False, flag_value=TERMINAL)
+_PLOT = option("--plot", "[FILE]", "draw into FILE (.png, .svg); without a name on this terminal")
 
 Config = Annotated[Path | None, _CONFIG]
 Json = Annotated[bool, flag("--json", "print one JSON document")]
