@@ -130,7 +130,7 @@ def test_without_a_daemon_a_run_goes_on(tmp_path: Path) -> None:
 def test_a_stress_run_tells_its_progress_and_remaining_time(alone: Elsewhere) -> None:
     heard, seconds = [], iter((10.0, 15.0))
     with alone.note("stress", "GPU 0") as note:
-        line = stress_told(note, WorkerPace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
+        line = stress_told(note, WorkerPace(0.0, began=10.0), lambda: next(seconds), heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})
         (one,) = seen(alone)
