@@ -12,7 +12,7 @@ from wslgpud.security import safe_files
 from wslgpud.words import MessageLike, cause, say
 
 FILE = "alerts.json"
-_MOST = 200
+_MAX_ENTRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ControlFile:
             self._put(replace(self.now, seen_id=max(row_id, self.now.seen_id)))
 
     def _put(self, control: Control) -> None:
-        latest = Control(control.silences[-_MOST:], control.acknowledged[-_MOST:], control.seen_id)
+        latest = Control(control.silences[-_MAX_ENTRIES:], control.acknowledged[-_MAX_ENTRIES:], control.seen_id)
         safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # 'wslgpud alerts list' is another user
         self.now = latest
 

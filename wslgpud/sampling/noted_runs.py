@@ -67,7 +67,7 @@ def expected(notes: Iterable[Noted], processes: Iterable[ProcessSample]) -> tupl
 
 
 #: limit of steps, and of seconds until memory is full; no training runs longer
-_LONGEST = 1e8
+_MAX_LEFT = 1e8
 _RUN = {
     "steps": metrics.STEPS,
     "step_seconds": metrics.STEP_TIME,
@@ -134,9 +134,9 @@ def _of(
     yield Reading(metrics.GROWN, growth.grown_bytes, labels)
     if room is not None:
         left, step_seconds = room / growth.step_bytes, run.get("step_seconds")
-        if left <= _LONGEST:
+        if left <= _MAX_LEFT:
             yield Reading(metrics.STEPS_LEFT, round(left), labels)
-        if step_seconds is not None and left * step_seconds <= _LONGEST:
+        if step_seconds is not None and left * step_seconds <= _MAX_LEFT:
             yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)
 
 

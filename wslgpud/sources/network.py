@@ -10,7 +10,7 @@ from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source, parse_uint, readings
 from wslgpud.words import say
 
-_MOST = 8
+_MAX_INTERFACES = 8
 #: Interfaces that repeat another's traffic or come and go with containers: each would be a series forever.
 _IGNORED = re.compile(
     r"(lo|veth.*|br-.*|ifb\d*|tunl\d*|sit\d*|ip6.*|gre.*|erspan.*|cali.*|flannel.*|cni.*|"
@@ -56,7 +56,7 @@ def parse(text: str) -> list[Reading]:
         device = device.strip()
         if not colon or device in seen or _IGNORED.fullmatch(device):
             continue
-        if len(seen) == _MOST:
+        if len(seen) == _MAX_INTERFACES:
             break
         seen.add(device)
         words = dict(enumerate(rest.split()))

@@ -22,7 +22,7 @@ ACTIONS = ("save", "drop-cache", "halve-batch")
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 #: settings of the longest sequence: TRL's, by its new and its old name
-_LONGEST = ("max_length", "max_seq_length")
+_MAX_LENGTH_NAMES = ("max_length", "max_seq_length")
 
 
 def _warnings(companion: Any) -> list[Any]:
@@ -94,7 +94,7 @@ class Batches:
         if getattr(tokens, "ndim", 0) == 2:
             facts["tokens"] = facts.get("tokens", 0) + int(tokens.numel())
             facts["length"] = max(int(tokens.shape[1]), facts.get("length", 0))
-            longest = next((value for name in _LONGEST if (value := getattr(trainer.args, name, None))), None)
+            longest = next((value for name in _MAX_LENGTH_NAMES if (value := getattr(trainer.args, name, None))), None)
             if longest:
                 facts["longest"] = int(longest)
 
