@@ -28,8 +28,9 @@ from wslgpud.host import Host
 from wslgpud.model import Forecast, Level
 from wslgpud.sampling.pipeline import SamplingPipeline
 
-MIB, GIB = 1 << 20, 1 << 30
-TAKEN_MIB = 200
+MIB = 1 << 20
+#: the made-up resource: more than half of it is left at first, so that the shortage begins with the job
+TAKEN_MIB, CAPACITY_MIB, LEFT_MIB = 200, 320, 210
 #: forks workers that each allocate their part of the memory on command, and are busy from then on
 JOB = f"""
 import os, sys
@@ -53,7 +54,9 @@ JOBS = {"leak": 1, "workers": 20}
 
 
 def forecast(level: Level, left_mib: int) -> Forecast:
-    return Forecast("ram", level, left_mib * MIB, 16 * GIB, eta_seconds=5.0, cause="growth", window_seconds=1.0)
+    return Forecast(
+        "ram", level, left_mib * MIB, CAPACITY_MIB * MIB, eta_seconds=5.0, cause="growth", window_seconds=1.0
+    )
 
 
 def pause(workers: int, folder: Path) -> tuple[float, float, int]:
@@ -73,14 +76,14 @@ def pause(workers: int, folder: Path) -> tuple[float, float, int]:
         brake = Brake(BrakeSettings(on=True, users=(name,)), host, folder, Watchdog())
         pipeline = SamplingPipeline(Config(), host)
         try:
-            brake.tick(pipeline.tick()[0].snapshot, [forecast(Level.WARNING, 600)], ())
+            brake.tick(pipeline.tick()[0].snapshot, [forecast(Level.WARNING, LEFT_MIB)], ())
             job.stdin.write("\n")
             job.stdin.flush()
             assert job.stdout.readline() == "has it\n"
             began = time.monotonic()
             state, _ = pipeline.tick()
             sampled = time.monotonic() - began
-            (row,) = brake.tick(state.snapshot, [forecast(Level.CRITICAL, 600 - TAKEN_MIB)], ())
+            (row,) = brake.tick(state.snapshot, [forecast(Level.CRITICAL, LEFT_MIB - TAKEN_MIB)], ())
             (took,) = [r.value for r in brake.readings() if r.spec.name == "brake_pause_seconds"]
             return sampled, float(took), int(str(row.facts["count"]))
         finally:
