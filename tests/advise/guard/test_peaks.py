@@ -49,7 +49,9 @@ def test_what_workers_share_counts_once_and_shared_memory_counts(tmp_path):
             time.sleep(0.05)
         guard.communicate()
 
-    assert 310 * MIB < remembered(tmp_path) < 400 * MIB  # were each counted in each: 920
+    # Each process is read at another moment: one that forks or first touches shared memory meanwhile counts some of it
+    # again, at most 100 x (1/2 + 1/3 + 1/4) MiB here. Were each counted in each, it would be 920.
+    assert 310 * MIB < remembered(tmp_path) < 450 * MIB
 
 
 def brief(state: Path, *command: str) -> str:
