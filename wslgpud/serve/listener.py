@@ -161,8 +161,8 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._closing:
             return
         head = h11.Response(status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=headers)
-        for event in (head, h11.Data(data=b"" if empty else answer.body), h11.EndOfMessage()):
-            self._transport.write(self._wire.send(event) or b"")
+        events = head, h11.Data(data=b"" if empty else answer.body), h11.EndOfMessage()
+        self._transport.write(b"".join(self._wire.send(event) or b"" for event in events))
 
     def finish(self) -> None:
         """Close after the current answer, at once if there is none."""
