@@ -28,7 +28,7 @@ from wslgpud.host import Host
 from wslgpud.model import ProcessSample
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import safe_files
-from wslgpud.sources.identity import Peer, identity
+from wslgpud.sources.procfs import Peer, identity
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.stress_run import Runner
 from wslgpud.training.companion import Announcement

@@ -32,7 +32,7 @@ from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config
 from wslgpud.serve import otlp
-from wslgpud.sources import decimal, disk, parse_uint, processes, table
+from wslgpud.sources import decimal, disk, parse_uint, procfs, table
 from wslgpud.store import engines
 from wslgpud.store.errors import UnwritableError
 from wslgpud.store.records import SeriesRef, matcher, stress_from_json, stress_to_json
@@ -183,7 +183,7 @@ class TestTextsOfTheSystem:
     @relaxed
     @given(st.text() | LINES.map(lambda text: f"0::{text}\n4:memory,cpu:{text}"))
     def test_groups_of_a_process(self, text: str) -> None:
-        assert isinstance(processes.memory_cgroup(text), str)
+        assert isinstance(procfs.memory_cgroup(text), str)
 
     @relaxed
     @given(st.text())

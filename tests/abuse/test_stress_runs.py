@@ -29,7 +29,7 @@ from wslgpud.config import Config, StoreSettings
 from wslgpud.host import Host
 from wslgpud.security.run_as import Command
 from wslgpud.security.shapes import LINES, MalformedError, check_line
-from wslgpud.sources.owned_files import OwnedFiles
+from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.store import Store
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import conditions, parent

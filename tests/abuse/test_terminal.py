@@ -28,7 +28,7 @@ from wslgpud.app import log as logs
 from wslgpud.cli.console import Console
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import redaction
-from wslgpud.sources.identity import Peer, identity
+from wslgpud.sources.procfs import Peer, identity
 from wslgpud.words.units import printable
 
 pytestmark = pytest.mark.usefixtures("without_torch")

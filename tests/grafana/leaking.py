@@ -10,7 +10,7 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Forecast, Reading, Snapshot
 from wslgpud.sampling.noted_runs import readings
 from wslgpud.sources import model_servers
-from wslgpud.sources.identity import Identity
+from wslgpud.sources.procfs import Identity
 from wslgpud.training.companion import Floors
 
 GIB, MIB = 1 << 30, 1 << 20

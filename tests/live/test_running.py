@@ -19,7 +19,7 @@ from tests.support.elsewhere import Elsewhere, hearing, seen
 from wslgpud.active_runs.announced import AnnouncedRuns
 from wslgpud.active_runs.notes import PHASES, Note, Noted, headline
 from wslgpud.host import Host
-from wslgpud.sources.identity import Peer
+from wslgpud.sources.procfs import Peer
 from wslgpud.stress.stress_run import WorkerPace
 from wslgpud.stress.stress_run import reporting as stress_told
 from wslgpud.training import companion

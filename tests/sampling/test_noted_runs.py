@@ -9,7 +9,7 @@ import pytest
 from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Expected, ProcessSample
 from wslgpud.sampling.noted_runs import expected, running
-from wslgpud.sources.identity import Identity, trust
+from wslgpud.sources.procfs import Identity, trust
 
 MOST = 1 << 50
 

@@ -8,7 +8,7 @@ import subprocess
 
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
-from wslgpud.sources.identity import identity
+from wslgpud.sources.procfs import identity
 
 
 def test_a_process_has_a_state_until_it_ends_and_only_as_itself() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from wslgpud.host import Host
-from wslgpud.sources.identity import Identity, Trust, identity, trust
+from wslgpud.sources.procfs import Identity, Trust, identity, trust
 
 STAT = "7 (a) R (b) {state} 42 7 7 " + "0 " * 15 + "999 8589934592 5\n"
 STATUS = "Name:\ta\nUid:\t1000\t1000\t1000\t1000\nGroups:\t27 1000 \n"

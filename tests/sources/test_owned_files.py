@@ -10,8 +10,8 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.owned_files import MAX_HANGING, Hangs, OwnedFiles
 from wslgpud.sources.processes import ProcessSource
+from wslgpud.sources.procfs import MAX_HANGING, Hangs, OwnedFiles
 
 #: long enough for a busy machine to start a thread, where an answer comes at all
 PATIENT, SHORT = 60.0, 0.05

@@ -16,7 +16,7 @@ from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
 from wslgpud.sources import cpu, decimal, disk, memory, network, parse_uint, pressure
 from wslgpud.sources.kernel_lines import LineParser, parse_line
-from wslgpud.sources.process_turns import parse_stat
+from wslgpud.sources.procfs import parse_stat
 from wslgpud.sources.registry import SOURCES
 
 TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {

@@ -14,8 +14,7 @@ from tests.serve.support import HandClock
 from tests.sources.test_processes import MIB, process, stat
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, RecordedHost
-from wslgpud.sources.process_turns import programs_bytes
-from wslgpud.sources.processes import ProcessSource
+from wslgpud.sources.processes import ProcessSource, programs_bytes
 
 MANY, SCAN_SECONDS = 600, 5.0
 

@@ -17,9 +17,8 @@ from tests.serve.support import HandClock
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.owned_files import OwnedFiles
-from wslgpud.sources.process_turns import ProcessStat, parse_stat
-from wslgpud.sources.processes import ProcessSource, build_tool, choose, memory_cgroup, short_command
+from wslgpud.sources.processes import ProcessSource, build_tool, choose, short_command
+from wslgpud.sources.procfs import OwnedFiles, ProcessStat, memory_cgroup, parse_stat
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -52,7 +51,7 @@ def read(host, **sampling) -> list[ProcessSample]:
 def test_a_name_may_hold_anything():
     row = parse_stat(stat(7, "evil) R 1 (x", 8 * PAGE, start=42, virtual=99))
     assert row is not None
-    assert row[:5] == (7, 42, "evil) R 1 (x", 99, 8 * PAGE)
+    assert row[:7] == (7, "evil) R 1 (x", "S", 1, 42, 99, 8 * PAGE)
 
 
 def test_the_work_of_a_process_is_counted_from_its_start(machine):
@@ -200,10 +199,10 @@ def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):
 
 def test_what_lies_in_ram_and_in_swap_counts_together():
     rows = [
-        ProcessStat(1, 1, "ram", 1, 300),
-        ProcessStat(2, 1, "both", 1, 200),
-        ProcessStat(3, 1, "swap", 1, 10),
-        ProcessStat(4, 1, "less", 1, 290),
+        ProcessStat(1, "ram", "S", 1, 1, 1, 300),
+        ProcessStat(2, "both", "S", 1, 1, 1, 200),
+        ProcessStat(3, "swap", "S", 1, 1, 1, 10),
+        ProcessStat(4, "less", "S", 1, 1, 1, 290),
     ]
     swap = {2: 150, 3: 291}
     assert [r.name for r in choose(rows, swap, {}, 4)] == ["both", "swap", "ram", "less"]
@@ -224,7 +223,7 @@ def test_the_search_for_swap_ends_where_nothing_bigger_can_come(machine):
 
 
 def test_a_limited_list_keeps_roles_first_then_the_biggest():
-    rows = [ProcessStat(pid, 1, f"p{pid}", 1, pid * MIB) for pid in range(1, 101)]
+    rows = [ProcessStat(pid, f"p{pid}", "S", 1, 1, 1, pid * MIB) for pid in range(1, 101)]
     kept = choose(rows, {}, {3: frozenset({"build"}), 5: frozenset({"gpu"})}, 6)
     assert [r.pid for r in kept] == [100, 99, 98, 97, 5, 3]
     assert [r.pid for r in choose(rows, {}, {}, 1)] == [100]

@@ -18,7 +18,7 @@ from wslgpud.host import Host, RecordedHost
 from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
 from wslgpud.sources.kernel_log import KernelLogSource
-from wslgpud.sources.owned_files import OwnedFiles
+from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.stress.conditions import newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock
 from wslgpud.stress.telemetry import Recent
@@ -34,7 +34,7 @@ def process(host, pid, name, device, **facts):
     folder = Path(host.path(f"/proc/{pid}"))
     (folder / "fd").mkdir(parents=True)
     (folder / "fd" / "7").symlink_to(device)
-    (folder / "stat").write_text(f"{pid} ({name}) S {facts.get('parent', 1)} {pid} {pid} 0 -1 4194560")
+    (folder / "stat").write_text(f"{pid} ({name}) S {facts.get('parent', 1)} {pid} {pid} 0 -1 4194560" + " 0" * 15)
     (folder / "maps").write_text(facts.get("maps", ""))
     (folder / "cmdline").write_text(facts.get("command", ""))
 

@@ -14,7 +14,7 @@ from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
 from wslgpud.serve.api import run_route
 from wslgpud.serve.server import LocalApi
-from wslgpud.sources.identity import Trust
+from wslgpud.sources.procfs import Trust
 from wslgpud.stress.lock import PLACES
 
 

@@ -16,7 +16,7 @@ from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snaps
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.sampling.noted_runs import claimed, readings, running, shown
 from wslgpud.sources import windows
-from wslgpud.sources.identity import Identity, trust
+from wslgpud.sources.procfs import Identity, trust
 from wslgpud.training.companion import Floors
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -12,7 +12,7 @@ from typing import Any
 
 from wslgpud.active_runs.notes import Noted, checked
 from wslgpud.host import Host
-from wslgpud.sources.identity import Peer, Trust, identity, trust
+from wslgpud.sources.procfs import Peer, Trust, identity, trust
 
 #: More than anybody runs at once; the daemon goes through them at every tick. Trusted users do not count in the total.
 MAX_RUNS, MAX_RUNS_A_USER = 32, 16

@@ -1,7 +1,7 @@
 """Cards under test by one of our runs, which fills them completely, so that warnings are suppressed.
 
 No one else can suppress a daemon's warnings. The kernel says whose run it is, and that the worker which it names is its
-living child. ``wslgpud.sources.identity.Trust`` defines trusted users; this daemon's own configuration and clock limit
+living child. ``wslgpud.sources.procfs.Trust`` defines trusted users; this daemon's own configuration and clock limit
 the time of a test.
 """
 
@@ -14,7 +14,7 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import Observation
-from wslgpud.sources.identity import Trust, identity
+from wslgpud.sources.procfs import Trust, identity
 
 #: After the worker's end, NVML may show its memory in use for a while; see ``stress_run.py``.
 GIVING_BACK_SECONDS = 7.0

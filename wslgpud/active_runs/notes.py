@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from wslgpud.config import SYSTEM_STATE
 from wslgpud.host import Host
 from wslgpud.security import redaction, shapes
-from wslgpud.sources.identity import Identity
+from wslgpud.sources.procfs import Identity
 from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 
 if TYPE_CHECKING:

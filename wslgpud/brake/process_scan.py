@@ -15,7 +15,7 @@ from wslgpud.brake.process_tree import ScannedProcess
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources import parse_uint, table
 from wslgpud.sources.cgroups import find_tree
-from wslgpud.sources.processes import memory_cgroup
+from wslgpud.sources.procfs import memory_cgroup, process_stat
 
 #: not RssFile: pages of mapped files are reclaimed under pressure
 _OWN: Final = ("RssAnon", "VmSwap")
@@ -23,7 +23,6 @@ _OWN: Final = ("RssAnon", "VmSwap")
 _REPLACED: Final = " (deleted)"
 #: folders of editors' remote servers, which run terminals and whose executable is an ordinary ``node``
 _EDITOR_SERVER = re.compile(r"/\.(?:vscode|cursor|windsurf|vscodium|positron)-server(?:-[a-z]+)?/")
-_STOPPED: Final = "Tt"
 
 
 class ProcessListing(NamedTuple):
@@ -83,30 +82,22 @@ def _read(host: Host, pids: Iterable[int]) -> tuple[ScannedProcess, ...]:
 def _process(host: Host, pid: int) -> ScannedProcess | None:
     """Return one process; None if it has exited, is hidden, or has no address space (a kernel thread).
 
-    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html, proc_pid_status.5.html
+    Format of the other file: https://man7.org/linux/man-pages/man5/proc_pid_status.5.html
     """
-    try:
-        head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
-        words = rest.split()
-        if len(words) < 22 or words[20] == "0":
-            return None
-        status = host.read(f"/proc/{pid}/status")
-    except (NoData, SourceError):
+    row = process_stat(host, pid)
+    if row is None or not row.virtual_bytes or not (status := host.read_optional(f"/proc/{pid}/status")):
         return None
-    parent, start = parse_uint(words[1]), parse_uint(words[19])
     users = {*_field(status, "Uid")}
-    if parent is None or start is None:
-        return None
     return ScannedProcess(
         pid,
-        start,
-        parent,
+        row.start_ticks,
+        row.parent,
         parse_uint(users.pop()) if len(users) == 1 else None,
-        head.partition("(")[2],
+        row.name,
         sum(_bytes(status, name) for name in _OWN),
         _program(host.link(f"/proc/{pid}/exe") or ""),
         memory_cgroup(host.read_optional(f"/proc/{pid}/cgroup")),
-        words[0] in _STOPPED,
+        row.stopped,
         _bytes(status, "RssShmem"),
     )
 

@@ -22,8 +22,8 @@ from wslgpud.cli import common
 from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, state_folder
 from wslgpud.host import Host
 from wslgpud.security.redaction import masked
-from wslgpud.sources.owned_files import OwnedFiles
 from wslgpud.sources.processes import imported_torch
+from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.training.frameworks import ACTIONS
 from wslgpud.words import Fact, Message, cause, current
 from wslgpud.words.moments import seconds

@@ -13,7 +13,7 @@ from wslgpud.active_runs.notes import Noted
 from wslgpud.model import Expected, Forecast, GpuProcess, GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.training_metrics import StepBlock, step_growth
-from wslgpud.sources.identity import Trust
+from wslgpud.sources.procfs import Trust
 
 #: limit of a note's memory: more than any machine has
 _MAX_MEMORY_BYTES = 1 << 50

@@ -21,7 +21,7 @@ import h11
 from wslgpud.serve.access import network_of
 from wslgpud.serve.router import MAX_HEAD_BYTES, Headers, Request, Response, Router
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.sources.identity import Peer
+from wslgpud.sources.procfs import Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from wslgpud.model import Reading
 from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, cross_origin
 from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
-from wslgpud.sources.identity import Peer
+from wslgpud.sources.procfs import Peer
 
 #: Sent with every response, unless it has its own.
 SECURITY_HEADERS = {

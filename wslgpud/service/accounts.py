@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from wslgpud.service.changes import Changes
 from wslgpud.service.places import SYSTEM
-from wslgpud.sources.identity import ACCOUNT
+from wslgpud.sources.procfs import ACCOUNT
 
 #: account of the stress test for a Python without a single owner: it owns nothing anywhere
 STRESS_ACCOUNT = "wslgpud-stress"

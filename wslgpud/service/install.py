@@ -16,7 +16,7 @@ from wslgpud.service import accounts, release, stress_environment, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
 from wslgpud.service.places import PACKAGE, Places
 from wslgpud.shipped_files import in_folder
-from wslgpud.sources.identity import ACCOUNT
+from wslgpud.sources.procfs import ACCOUNT
 from wslgpud.sources.wsl import generation
 from wslgpud.words import Message, MessageError, say
 

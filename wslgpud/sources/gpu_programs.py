@@ -16,7 +16,7 @@ from wslgpud.model import GpuProcess
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security.redaction import named
 from wslgpud.sources import parse_uint
-from wslgpud.sources.process_turns import parse_stat
+from wslgpud.sources.procfs import process_stat
 
 PROCESS_LISTS = ("compute_processes", "graphics_processes")
 #: All processes together may hold this share of a card more than NVML says is used: the two are asked one after the
@@ -195,7 +195,7 @@ class GpuPrograms:
         comm, program = self._host.read_optional(f"/proc/{pid}/comm").strip(), self._program(pid)
         if not self._host.exists("/dev/dxg"):
             return bool(comm), program
-        row = parse_stat(self._host.read_optional(f"/proc/{pid}/stat"))
+        row = process_stat(self._host, pid)
         path = self._names.of((pid, row.start_ticks if row else None))
         name = (path or "").rpartition("/")[2]
         if path == "":  # a driver that tells no names

@@ -1,28 +1,32 @@
 """The relevant processes: the biggest, those that hold a GPU, those that train or build.
 
-The role of a process is derived from its name, files and libraries.
+The role of a process is derived from its name, files and libraries. Of thousands of processes, nearly all sleep for
+hours: new ones are read at every scan for a minute, listed ones always, the others in turn; and all at once when
+programs hold more memory than those read explain, as then one of the others has grown.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Literal
 
-from wslgpud.host import NoData, SourceError
+from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source, parse_uint, table
-from wslgpud.sources.owned_files import Hangs, OwnedFiles
-from wslgpud.sources.process_turns import ProcessKey, ProcessScan, ProcessStat
+from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, memory_cgroup, process_stat
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
+_NONE: frozenset[Role] = frozenset()
+_BUILDS: frozenset[Role] = frozenset({"build"})
 
 #: inspected open files per process; a process with more hides only its own use of a GPU
 MAX_FILES = 2048
@@ -52,6 +56,7 @@ TORCH = r"/[^\n]*/lib(?:64)?/python3[^/\n]*/(?:site|dist)-packages/torch"
 _IMPORTED = re.compile(rf"^\S+ r-xp \S+ \S+ \d+ +({TORCH})/_C\.", re.MULTILINE)
 
 
+@lru_cache(maxsize=1024)
 def build_tool(name: str) -> bool:
     """Return whether a program of this name compiles or drives compilers."""
     return bool(_BUILD_TOOL.fullmatch(name))
@@ -132,6 +137,102 @@ def _maps(files: OwnedFiles, pid: int, pattern: re.Pattern[str]) -> bool:
     return bool(pattern.search(files.optional(pid, "maps")))
 
 
+#: a new process is read at every scan for this long, as it may exec or load a framework; later at least this often
+_NEW_SECONDS = 60.0
+#: unexplained growth beyond which all processes are read
+_UNEXPLAINED_BYTES = 8 << 20
+#: pid, start in ticks, name: what stays the same while a process runs the same program
+ProcessKey = tuple[int, int, str]
+
+
+def _key(row: ProcessStat) -> ProcessKey:
+    return row.pid, row.start_ticks, row.name
+
+
+def programs_bytes(meminfo: Mapping[str, str]) -> int | None:
+    """Return the memory of all programs together, in RAM and swap, from /proc/meminfo; None where unknown.
+
+    Mapped files count once here, but in each process that maps them.
+    """
+    names = ("AnonPages", "Mapped", "SwapTotal", "SwapFree")
+    anon, mapped, swap, swap_free = (parse_uint(meminfo.get(name)) for name in names)
+    if anon is None or mapped is None:
+        return None
+    return (anon + mapped + (swap or 0) - (swap_free or 0)) * 1024
+
+
+class ProcessScan:
+    """Keeps each process as last seen."""
+
+    def __init__(self, host: Host, period_seconds: float) -> None:
+        """Prepare for a scan every ``period_seconds``."""
+        self._host, self._period = host, period_seconds
+        self._rows: dict[int, ProcessStat] = {}
+        #: read since the last update
+        self._fresh: set[int] = set()
+        #: pid -> until when it is new
+        self._new: dict[int, float] = {}
+        self._waiting: deque[int] = deque()
+        self._held: int | None = None
+        self._unexplained = 0
+
+    def update(self, listed: Collection[int], meminfo: Mapping[str, str]) -> None:
+        """Read the processes that may have changed, and all ``listed`` ones."""
+        now = self._host.clock.mono()
+        self._fresh.clear()
+        pids = {int(name): None for name in self._host.names("/proc") if name.isdecimal()}
+        new = [pid for pid in pids if pid not in self._rows]
+        ended = [pid for pid in self._rows if pid not in pids]
+        self._new = {pid: until for pid, until in self._new.items() if until > now and pid in pids}
+        # One that hides its stat (hidepid=1) is listed and never known.
+        known = filter(self._rows.__contains__, (*listed, *self._new))
+        looked = dict.fromkeys((*ended, *known, *self._turn()))
+        explained = sum(map(self._growth, looked))
+        for pid in new:
+            self._look(pid)
+            self._new[pid] = now + _NEW_SECONDS
+        before, self._held = self._held, programs_bytes(meminfo)
+        if before is not None and self._held is not None:
+            self._unexplained = max(0, self._unexplained + self._held - before - explained)
+        if self._held is None or self._unexplained >= _UNEXPLAINED_BYTES:
+            for pid in self._rows.keys() - self._fresh:
+                self._look(pid)
+            self._unexplained = 0
+
+    def running(self) -> list[ProcessStat]:
+        """Return the processes that have memory of their own, each as last seen."""
+        return [row for row in self._rows.values() if row.virtual_bytes]
+
+    def fresh(self, row: ProcessStat) -> ProcessStat | None:
+        """Return a process as it is now; None where it has ended."""
+        now = self._rows.get(row.pid) if row.pid in self._fresh else self._look(row.pid)
+        return now if now is not None and _key(now) == _key(row) else None
+
+    def _look(self, pid: int) -> ProcessStat | None:
+        row, before = process_stat(self._host, pid), self._rows.get(pid)
+        if row is None:
+            self._rows.pop(pid, None)
+            return None
+        if before is not None and _key(row) != _key(before):
+            self._new[pid] = self._host.clock.mono() + _NEW_SECONDS
+        self._rows[pid] = row
+        self._fresh.add(pid)
+        return row
+
+    def _growth(self, pid: int) -> int:
+        """Read a known process and return its growth."""
+        before, row = self._rows[pid], self._look(pid)
+        return (row.rss_bytes if row is not None else 0) - before.rss_bytes
+
+    def _turn(self) -> list[int]:
+        """Return the processes whose turn it is."""
+        if not self._waiting:
+            self._waiting.extend(self._rows)
+        share = -(-len(self._rows) * self._period // _NEW_SECONDS)
+        turn = [self._waiting.popleft() for _ in range(min(len(self._waiting), int(share)))]
+        return [pid for pid in turn if pid in self._rows]
+
+
 #: A process that has grown this much since the last inspection may have loaded a framework or opened a GPU: importing
 #: torch takes 150 MB, a CUDA context 100 MB.
 _GROWN_BYTES = 48 << 20
@@ -163,7 +264,7 @@ SWAPPED = gauge("program_swap_bytes", "Swap used by these programs.", "program",
 class _Known:
     """Details of a process that are not in its ``stat``."""
 
-    roles: frozenset[Role]
+    roles: frozenset[Role] = _NONE
     torch: tuple[str, str] | None = None
     looked_rss_bytes: int = 0
     looked_mono: float = float("-inf")
@@ -182,6 +283,7 @@ class ProcessSource(Source):
         self.period_seconds = self.config.sampling.processes_seconds
         self._scan = ProcessScan(self.host, self.period_seconds)
         self._files = OwnedFiles(self.host)
+        #: of those that have been looked into or listed
         self._known: dict[ProcessKey, _Known] = {}
         self._listed: tuple[int, ...] = ()
 
@@ -190,22 +292,19 @@ class ProcessSource(Source):
         meminfo = table(self.host.read("/proc/meminfo"))
         self._scan.update(self._listed, meminfo)
         rows = self._scan.running()
-        self._know(rows)
+        self._known = {key: known for key in map(_key, rows) if (known := self._known.get(key)) is not None}
         self._find_roles(rows)
         swap = self._swap(rows, meminfo)
-        roles = {pid: known.roles for (pid, *_), known in self._known.items() if known.roles}
+        roles = {row.pid: found for row in rows if (found := self._roles(row))}
         chosen = choose(rows, swap, roles, self.config.sampling.processes_max)
         kept = [row for row in map(self._scan.fresh, chosen) if row is not None]
         samples = tuple(self._sample(row, swap.get(row.pid, 0)) for row in kept)
         self._listed = tuple(row.pid for row in kept)
         return Sample(_readings(len(rows), roles, samples), processes=samples)
 
-    def _know(self, rows: Iterable[ProcessStat]) -> None:
-        before, self._known = self._known, {}
-        for row in rows:
-            if (known := before.get(row.key)) is None:
-                known = _Known(frozenset({"build"}) if build_tool(row.name) else frozenset())
-            self._known[row.key] = known
+    def _roles(self, row: ProcessStat) -> frozenset[Role]:
+        known = self._known.get(_key(row))
+        return (known.roles if known else _NONE) | (_BUILDS if build_tool(row.name) else _NONE)
 
     def _find_roles(self, rows: Iterable[ProcessStat]) -> None:
         """Inspect those that may have changed, biggest growth first, a few per scan."""
@@ -214,7 +313,7 @@ class ProcessSource(Source):
         for row in rows:
             if row.rss_bytes < _GROWN_BYTES:
                 continue
-            known = self._known[row.key]
+            known = self._known.setdefault(_key(row), _Known())
             growth = row.rss_bytes - known.looked_rss_bytes
             if growth >= _GROWN_BYTES or now - known.looked_mono >= _REINSPECT_SECONDS:
                 grown.append((growth, row, known))
@@ -223,12 +322,12 @@ class ProcessSource(Source):
             command = self._command(row)
             # The NVML probe has the GPU's device open, but is not a program to wait for.
             ours = "-m wslgpud.probes." in command
-            known.roles = frozenset() if ours else inspect(self._files, row.pid, row.name, command, known.roles)
+            known.roles = _NONE if ours else inspect(self._files, row.pid, row.name, command, known.roles)
             if "training" in known.roles and known.torch is None:
                 known.torch = imported_torch(self._files, row.pid)
 
     def _command(self, row: ProcessStat) -> str:
-        known = self._known[row.key]
+        known = self._known.setdefault(_key(row), _Known())
         if known.command is None:
             try:
                 known.command = title(self._files.text(row.pid, "cmdline").rstrip("\0").split("\0"))
@@ -261,7 +360,6 @@ class ProcessSource(Source):
         cgroup = memory_cgroup(self.host.read_optional(f"/proc/{row.pid}/cgroup"))
         status = self.host.read_optional(f"/proc/{row.pid}/status")
         uid, pinned = _UID.search(status), [parse_uint(size) for size in _PINNED.findall(status)]
-        known = self._known[row.key]
         return ProcessSample(
             row.pid,
             row.start_ticks,
@@ -269,32 +367,15 @@ class ProcessSource(Source):
             row.rss_bytes,
             swap_bytes,
             parse_uint(uid[1]) if uid else None,
-            known.roles,
+            self._roles(row),
             self._command(row),
             cgroup,
             row.cpu_seconds,
             row.faults_total,
             row.major_faults_total,
             sum(size for size in pinned if size is not None) * 1024 if pinned else None,
-            known.torch,
+            self._known[_key(row)].torch,
         )
-
-
-def memory_cgroup(text: str) -> str:
-    """Return the cgroup whose memory limit applies to a process, from the text of /proc/<pid>/cgroup.
-
-    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html, "/proc/[pid]/cgroup". With a version 1 memory
-    controller, that line counts, else that of version 2 (``0::``).
-    """
-    found = ""
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            return path
-        if number == "0" and not controllers:
-            found = path
-    return found
 
 
 def choose(

@@ -14,9 +14,8 @@ from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.security import safe_files
-from wslgpud.sources.identity import identity
-from wslgpud.sources.owned_files import Hangs, OwnedFiles
 from wslgpud.sources.processes import FRAMEWORK, MAX_FILES, short_command
+from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, identity, process_stat
 from wslgpud.words import Message, MessageLike, say
 
 log = logging.getLogger(__name__)
@@ -129,17 +128,17 @@ def users(files: OwnedFiles, own_pid: int) -> list[str]:
                 continue
             descriptors = _open_files(host, int(pid), looked)
             if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
-                name, parent, shown = _described(files, pid)
-                if parent != own_pid and OUR_PROBE not in shown and name not in BYSTANDERS:
+                row, shown = _described(files, pid)
+                if row.parent != own_pid and OUR_PROBE not in shown and row.name not in BYSTANDERS:
                     programs.append(shown)
     return sorted(programs)
 
 
-def _described(files: OwnedFiles, pid: str) -> tuple[str, int, str]:
-    """Return a process's kernel name, its parent, and its display name."""
-    head, _, rest = files.host.read(f"/proc/{pid}/stat").rpartition(")")
-    name = head.partition("(")[2]
-    return name, int(rest.split()[1]), f"{short_command(files, int(pid)) or name} (pid {pid})"
+def _described(files: OwnedFiles, pid: str) -> tuple[ProcessStat, str]:
+    """Return a process and its display name; NoData where it has ended."""
+    if (row := process_stat(files.host, int(pid))) is None:
+        raise NoData("there is no {path}", path=f"/proc/{pid}")
+    return row, f"{short_command(files, row.pid) or row.name} (pid {pid})"
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
@@ -170,8 +169,8 @@ def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[st
         with contextlib.suppress(NoData, SourceError):
             if pid in known:
                 continue
-            name, parent, shown = _described(files, pid)
-            if parent == own_pid or name in BYSTANDERS:
+            row, shown = _described(files, pid)
+            if row.parent == own_pid or row.name in BYSTANDERS:
                 continue
             try:
                 maps = files.text(int(pid), "maps")

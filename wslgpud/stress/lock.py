@@ -13,7 +13,7 @@ from typing import NamedTuple
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.sources import parse_uint
-from wslgpud.sources.identity import identity
+from wslgpud.sources.procfs import identity
 from wslgpud.words import MessageError, MessageLike, cause, say
 
 #: Folders for locks: the first writable one. Another user may use the first where we use the second.

@@ -15,7 +15,7 @@ from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
-from wslgpud.sources.owned_files import OwnedFiles
+from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.stress import conditions
 from wslgpud.stress.comparison import judged
 from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave

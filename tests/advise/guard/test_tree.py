@@ -27,7 +27,7 @@ def machine(folder: Path, **stats: str) -> Host:
 
 
 def stat(pid: int, parent: int, state: str = "S", name: str = "cc1plus", start: int = 77) -> str:
-    return f"{pid} ({name}) {state} {parent} " + "0 " * 17 + f"{start} 0\n"
+    return f"{pid} ({name}) {state} {parent} " + "0 " * 17 + f"{start} 9 9\n"
 
 
 def test_the_tree_is_every_living_descendant_with_its_memory(tmp_path: Path) -> None:

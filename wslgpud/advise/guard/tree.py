@@ -15,6 +15,7 @@ from wslgpud.host import Host
 from wslgpud.security import exact_signals
 from wslgpud.security.exact_signals import ExactProcess
 from wslgpud.sources import parse_uint
+from wslgpud.sources.procfs import ProcessStat, process_stat
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: At the end of its input, and so whenever we end, it resumes every process that was ever stopped; on running ones this
@@ -34,28 +35,24 @@ def adopt_orphans() -> None:
 
 
 def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Process]:
-    """Return all living descendants of ``root``, except itself, and ``without`` and its descendants.
-
-    Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
-    """
-    children: dict[int, list[tuple[int, str, list[str]]]] = defaultdict(list)
+    """Return all living descendants of ``root``, except itself, and ``without`` and its descendants."""
+    children: dict[int, list[ProcessStat]] = defaultdict(list)
     for pid in map(int, filter(str.isdecimal, host.names("/proc"))):
-        head, _, rest = host.read_optional(f"/proc/{pid}/stat").rpartition(")")
-        words = rest.split()
-        if len(words) > 19 and words[0] != "Z" and pid not in without:
-            children[int(words[1])].append((pid, head.partition("(")[2], words))
+        row = process_stat(host, pid)
+        if row is not None and row.alive and pid not in without:
+            children[row.parent].append(row)
     found, queue = [], [root]
     while queue:
-        for pid, name, words in children[queue.pop()]:
-            queue.append(pid)
-            status = host.read_optional(f"/proc/{pid}/status").splitlines()
+        for row in children[queue.pop()]:
+            queue.append(row.pid)
+            status = host.read_optional(f"/proc/{row.pid}/status").splitlines()
             facts = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
             # RssAnon exists since Linux 4.5; a kernel thread has none of these.
             numbers = (parse_uint((*facts.get(n, ()), "")[0]) for n in ("RssAnon", "VmSwap", "RssShmem", "Uid"))
             own, swapped, shared, uid = (number or 0 for number in numbers)
             caught = int((*facts.get("SigCgt", ()), "0")[0], 16)
-            memory, start, stopped = (own + swapped) << 10, int(words[19]), words[0] in ("T", "t")
-            found.append(Process(pid, start, name, memory, stopped, shared << 10, uid, caught))
+            memory, start = (own + swapped) << 10, row.start_ticks
+            found.append(Process(row.pid, start, row.name, memory, row.stopped, shared << 10, uid, caught))
     return found
 
 

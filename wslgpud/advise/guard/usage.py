@@ -18,7 +18,7 @@ from wslgpud.model import GpuSample
 from wslgpud.risk.headroom import gpu_key
 from wslgpud.sources import cgroups, memory, parse_uint, table
 from wslgpud.sources.gpu import GpuSource
-from wslgpud.sources.owned_files import OwnedFiles
+from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.words import Message, say
 
 #: far smaller sizes do not matter for a build or a training
