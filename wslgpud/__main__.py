@@ -24,7 +24,7 @@ def main() -> None:
 
         Folder.made(Path(package, "__pycache__")).close()  # hands its present contents to that user
     # Imported late: tools import this module, and the daemon needs no command line.
-    from wslgpud.app.become import ORDER, PLAIN, become
+    from wslgpud.app import ORDER, PLAIN, become
 
     order = os.environ.pop(ORDER, "")
     if not order and sys.argv[1:] == ["run"]:

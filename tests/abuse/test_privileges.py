@@ -417,7 +417,7 @@ STARTS = {
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
     "brake/watchdog.py": "our own watchdog, with our own Python",
-    "app/become.py": "itself, as it was started",
+    "app/__init__.py": "itself, as it was started",
     "app/process.py": "its own doctor, as it was started",
     "service/changes.py": "pip of the environment that is being made, root's for the system's service, in /",
     "cli/guard.py": "the command that the user who starts it has named",

@@ -24,7 +24,7 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.app import log as logs
+from wslgpud.app import process as logs
 from wslgpud.cli.console import Console
 from wslgpud.sampling.noted_runs import expected
 from wslgpud.security import redaction

@@ -113,11 +113,7 @@ finally:
 def test_the_service_becomes_the_daemon_at_once(tmp_path: Path) -> None:
     loaded = loaded_by(tmp_path, "run")
 
-    assert {name for name in loaded if name.startswith("wslgpud.")} == {
-        "wslgpud.__main__",
-        "wslgpud.app",
-        "wslgpud.app.become",
-    }
+    assert {name for name in loaded if name.startswith("wslgpud.")} == {"wslgpud.__main__", "wslgpud.app"}
     assert not loaded & {"click", "json", "pathlib"}
 
 

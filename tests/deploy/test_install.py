@@ -11,11 +11,11 @@ import pytest
 
 from wslgpud.cli import service
 from wslgpud.service import install as installing
-from wslgpud.service import stress_environment
+from wslgpud.service import release
 from wslgpud.service.changes import Changes
-from wslgpud.service.install import Options, remembered_extras
+from wslgpud.service.install import Options
 from wslgpud.service.places import places
-from wslgpud.service.systemctl import command, is_enabled
+from wslgpud.service.systemctl import is_enabled
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def torch_environment(where):
     """An environment as ``--extra stress`` makes it, with its copy of the lock file."""
     (where.stress / "bin").mkdir(parents=True)
     (where.stress / "bin/python3").symlink_to(sys.executable)
-    copied = where.stress / stress_environment.LOCKED.name
-    copied.write_bytes(stress_environment.LOCKED.read_bytes())
+    copied = where.stress / release.TORCH_LOCK.name
+    copied.write_bytes(release.TORCH_LOCK.read_bytes())
     return copied
 
 
 def test_a_user_service_is_run_by_that_users_own_systemd(where):
-    assert command(where, "stop") == ("systemctl", "--user", "stop")
-    assert command(places(user=False), "stop") == ("systemctl", "stop")
+    assert where.systemctl("stop") == ("systemctl", "--user", "stop")
+    assert places(user=False).systemctl("stop") == ("systemctl", "stop")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_installing_under_wsl_says_what_keeps_the_daemon_alive(wsl, wanted, alre
 def asked(where):
     """Return the changes that ``service install --extra stress`` would make for the nightly test."""
     changes = Changes(dry=True)
-    stress_environment.put(Path(sys.executable), where, changes, asked=True)
+    release.put_torch(Path(sys.executable), where, changes, asked=True)
     return changes.descriptions
 
 
@@ -90,7 +90,7 @@ def test_readable_names_in_a_damaged_list_of_extras_are_kept(where):
     where.releases.mkdir(parents=True)
     where.extras.write_bytes(b"apprise\n\xff\xfe\x00\n")
 
-    assert remembered_extras(where) == ["apprise"]
+    assert where.added_extras == ["apprise"]
 
 
 def test_a_daemon_is_not_enabled_just_because_its_other_unit_is(tmp_path, monkeypatch):

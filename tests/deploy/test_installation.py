@@ -10,13 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 import wslgpud
-from wslgpud.service import accounts, release, systemctl
 from wslgpud.service import install as installing
-from wslgpud.service import uninstall as removing
+from wslgpud.service import release, systemctl
 from wslgpud.service.changes import Changes, ServiceError
-from wslgpud.service.install import NotStarted, Options, install
+from wslgpud.service.install import NotStarted, Options, install, uninstall
 from wslgpud.service.places import SYSTEM, places
-from wslgpud.service.uninstall import uninstall
 from wslgpud.words import MessageError
 
 #: a program whose configuration is fine unless a file says that it is not
@@ -88,7 +86,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(systemctl, "_RUNS", tmp_path)
-    monkeypatch.setattr(removing, "generation", lambda _: None)
     monkeypatch.setattr(installing, "generation", lambda _: None)
     monkeypatch.setattr(release, "interpreter", lambda _: Path("/usr/bin/python3"))
     monkeypatch.setattr(release, "needed", lambda *_: {})
@@ -290,7 +287,7 @@ def test_settings_private_to_root_and_the_service_stay_private(home: Home, monke
     machines.settings.mkdir(mode=0o750)
     machines.configuration.touch()
     machines.configuration.chmod(0o640)
-    monkeypatch.setattr(accounts, "make", lambda _: None)
+    monkeypatch.setattr(installing, "make_accounts", lambda _: None)
     monkeypatch.setattr(Path, "owner", lambda _: "root")
     monkeypatch.setattr(Path, "group", lambda _: "wslgpud")
 
@@ -306,7 +303,7 @@ def test_settings_private_to_root_and_the_service_stay_private(home: Home, monke
 
 def test_the_system_service_gets_accounts_in_the_existing_groups(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {"systemd-journal": [], "video": ["wslgpud"]}
-    monkeypatch.setattr(accounts, "exists", lambda _: False)
+    monkeypatch.setattr(installing, "account_exists", lambda _: False)
     monkeypatch.setattr("grp.getgrnam", lambda name: SimpleNamespace(gr_mem=groups[name]))
     monkeypatch.setenv("SUDO_USER", "me")
     changes = Changes(dry=True)

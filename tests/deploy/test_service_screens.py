@@ -13,10 +13,10 @@ from tests.support.daemons import saying
 from wslgpud.cli import service
 from wslgpud.cli.common import Fault
 from wslgpud.cli.console import Console, pairs
-from wslgpud.service import systemctl, uninstall
+from wslgpud.service import install, systemctl
 from wslgpud.service.changes import Changes
 from wslgpud.service.places import places
-from wslgpud.service.state import ServiceState
+from wslgpud.service.systemctl import ServiceState
 
 STATE = ServiceState(
     kind="user",
@@ -180,7 +180,7 @@ def test_who_only_plans_a_removal_is_not_told_that_it_happens(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(service, "_begin", lambda *_, **__: (places(user=True), Changes(dry=dry_run)))
-    monkeypatch.setattr(uninstall, "uninstall", lambda *_, **__: [Path("/d")])
+    monkeypatch.setattr(install, "uninstall", lambda *_, **__: [Path("/d")])
     service.uninstall(user=True, dry_run=dry_run)
     told = capsys.readouterr()
 

@@ -13,11 +13,11 @@ import pytest
 
 import wslgpud
 from tests.support.daemons import saying
-from wslgpud.service import accounts, package, release, state, stress_environment, systemctl
+from wslgpud.service import install, package, release, systemctl
 from wslgpud.service import places as service_places
 from wslgpud.service.changes import Changes, ServiceError, use_the_systems_programs
 from wslgpud.service.places import SYSTEM, Places, places
-from wslgpud.service.state import state_of
+from wslgpud.service.systemctl import state_of
 
 GIB = 1 << 30
 SYSTEMCTL = '#!/bin/sh\ncase "$*" in *is-enabled*) exit 0 ;; *show*) echo active ;; esac\n'
@@ -76,7 +76,7 @@ def test_the_version_of_the_package_is_that_of_its_own_program(
     unit = tmp_path / "wslgpud.service"
     unit.touch()
     monkeypatch.setattr(service_places, "_PACKAGED_UNIT", unit)
-    monkeypatch.setattr(state, "PACKAGED_PROGRAM", program(tmp_path / "packaged", "#!/bin/sh\necho wslgpud 3.4\n"))
+    monkeypatch.setattr(systemctl, "PACKAGED_PROGRAM", program(tmp_path / "packaged", "#!/bin/sh\necho wslgpud 3.4\n"))
     program(home.program / "bin/wslgpud", "#!/bin/sh\necho wslgpud 1.2\n")
     machines = state_of(replace(home, user=False))
 
@@ -103,10 +103,10 @@ def test_the_last_words_are_five_lines_of_the_right_journal(home: Places) -> Non
 def test_only_accounts_and_groups_that_exist_are_removed(
     users: set[str], groups: set[str], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "exists", users.__contains__)
-    monkeypatch.setattr(accounts, "_members", lambda name: [] if name in groups else None)
+    monkeypatch.setattr(install, "account_exists", users.__contains__)
+    monkeypatch.setattr(install, "_members", lambda name: [] if name in groups else None)
     planned = Changes(dry=True)
-    accounts.remove(planned)
+    install.remove_accounts(planned)
 
     assert planned.descriptions == told
 
@@ -149,8 +149,8 @@ def test_torch_is_downloaded_if_three_times_its_size_is_free(
 ) -> None:
     lock = tmp_path / "stress.txt"
     lock.write_text(f"# the packages\n# downloads {2 * GIB} bytes on x86-64\n")
-    monkeypatch.setattr(stress_environment, "LOCKED", lock)
-    monkeypatch.setattr(stress_environment, "output", lambda *words: words[-1].mkdir(parents=True))
+    monkeypatch.setattr(release, "TORCH_LOCK", lock)
+    monkeypatch.setattr(release, "output", lambda *words: words[-1].mkdir(parents=True))
     monkeypatch.setattr(release, "fetch", lambda *_: None)
     home.stress.parent.mkdir(parents=True)
 
@@ -158,7 +158,7 @@ def test_torch_is_downloaded_if_three_times_its_size_is_free(
         usage = SimpleNamespace(free=free_bytes)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
         applied = Changes(dry=False)
-        stress_environment.put(Path("/usr/bin/python3"), home, applied, asked=True)
+        release.put_torch(Path("/usr/bin/python3"), home, applied, asked=True)
         assert applied.descriptions == [
             f"make {home.stress}: an environment of /usr/bin/python3 with torch (downloads 2.0 GiB)"
         ]
@@ -173,9 +173,9 @@ def test_torch_is_downloaded_if_three_times_its_size_is_free(
 def test_a_lock_file_without_sizes_downloads_an_unknown_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "stress.txt"
     lock.write_text("# the packages\n")
-    monkeypatch.setattr(stress_environment, "LOCKED", lock)
+    monkeypatch.setattr(release, "TORCH_LOCK", lock)
 
-    assert stress_environment.download_bytes() == 0
+    assert release.download_bytes() == 0
 
 
 @pytest.mark.parametrize("root", [True, False])

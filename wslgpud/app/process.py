@@ -11,19 +11,22 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from wslgpud import __version__, config, words
-from wslgpud.app import log as logs
 from wslgpud.config import ConfigError, config_files
 from wslgpud.host import Host, RecordedHost, unprotected
-from wslgpud.security.redaction import beneath
+from wslgpud.security.redaction import beneath, masked
 from wslgpud.words import MessageError, cause, say, t
+from wslgpud.words.units import printable
 
 #: a driver that hangs must not keep the doctor running forever
 _EXAMINE_SECONDS = 60.0
+# syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ def main(order: str) -> int:
         loaded = config.load(file, os.environ)
         settings = loaded.config
         words.use(words.chosen(settings.alerts.language, os.environ))
-        logs.log_from(settings.log.level)
+        log_from(settings.log.level)
         for path in config_files.exposed(settings, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, config_files.remedy(path))
         folder = (state or config.state_folder(os.environ)).resolve()
@@ -88,7 +91,7 @@ def main(order: str) -> int:
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
         error_text = words.current().text(words.cause(error))
-        sys.stderr.write(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {error_text}\n")
+        sys.stderr.write(f"{journal_prefix(logging.ERROR)}wslgpud: {error_text}\n")
         return 2
     return 0
 
@@ -125,3 +128,45 @@ def host_at(folder: Path | None) -> Host:
         why = cause(error)
         message = say("{folder} is not a machine recorded by 'wslgpud capture': {error}", folder=str(folder), error=why)
         raise NoRecording(message) from error
+
+
+class _JournalFormatter(logging.Formatter):
+    """One line with its priority; each line of a traceback carries it too, or it would be logged as a notice."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """Keep an event on one line, without secrets: a line feed in a foreign name could forge an event."""
+    record.msg, record.args = masked(printable(record.getMessage())), ()
+    return True
+
+
+def is_in_journal(environ: Mapping[str, str]) -> bool:
+    """Return whether standard error goes to the journal.
+
+    https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24JOURNAL_STREAM
+    """
+    try:
+        stream = os.fstat(2)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
+
+
+def log_from(level: str) -> None:
+    """Print log lines of ``level`` and above to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_one_line)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JournalFormatter("%(message)s") if is_in_journal(os.environ) else plain)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def journal_prefix(level: int) -> str:
+    """Return the journal's priority prefix of a line; empty on a terminal."""
+    return f"<{_PRIORITY[level]}>" if is_in_journal(os.environ) else ""

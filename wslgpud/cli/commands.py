@@ -76,7 +76,7 @@ class CliCommand(click.Command):
             if not standalone_mode:
                 return status
             sys.exit(status if isinstance(status, int) else 0)
-        from wslgpud.app.log import journal_prefix
+        from wslgpud.app.process import journal_prefix
 
         click.echo(f"{journal_prefix(logging.ERROR)}wslgpud: {words.current().text(message)}", err=True)
         sys.exit(status)

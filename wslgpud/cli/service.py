@@ -12,8 +12,7 @@ from typing import Annotated
 
 from wslgpud import client
 from wslgpud.advise import doctor as doctors
-from wslgpud.app import process
-from wslgpud.app.become import become
+from wslgpud.app import become, process
 from wslgpud.cli import common, completion
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, complain, flag, option
@@ -21,12 +20,11 @@ from wslgpud.cli.console import Console, pairs
 from wslgpud.cli.doctor import print_brief
 from wslgpud.host import Host
 from wslgpud.service import install as installing
-from wslgpud.service import release, systemctl
-from wslgpud.service import uninstall as uninstalling
+from wslgpud.service import systemctl
 from wslgpud.service.changes import Changes, use_the_systems_programs
 from wslgpud.service.install import NotStarted, Options
-from wslgpud.service.places import Places, places
-from wslgpud.service.state import ServiceState, state_of
+from wslgpud.service.places import Places, offered_extras, places
+from wslgpud.service.systemctl import ServiceState, state_of
 from wslgpud.sources.wsl import generation
 from wslgpud.words import current, t
 
@@ -46,7 +44,7 @@ def run(config: common.Config = None, state: common.State = None, host_root: com
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
 KeepAlive = Annotated[bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")]
 _EXTRA = option(
-    "--extra", "NAME", "install an optional part, such as apprise", shell_complete=completion.of(release.offered_extras)
+    "--extra", "NAME", "install an optional part, such as apprise", shell_complete=completion.of(offered_extras)
 )
 _ALLOW = option(
     "--allow",
@@ -186,7 +184,7 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("stopping and removing the service (half a minute at most)"))
-    kept_paths = uninstalling.uninstall(where, changes, purge=purge)
+    kept_paths = installing.uninstall(where, changes, purge=purge)
     if not _shown(changes):
         print(t("wslgpud is removed."))
         for path in kept_paths:

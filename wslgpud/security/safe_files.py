@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: the service's group, see wslgpud/service/accounts.py
+#: the service's group, see wslgpud/service/install.py
 _GROUP = "wslgpud"
 #: name of the folders that are made for us alone
 _OURS = "wslgpud"

@@ -7,7 +7,6 @@ import pwd
 import shlex
 import shutil
 import subprocess
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,8 +20,6 @@ Tell = Callable[[MessageLike], None]
 
 #: a unit may take its TimeoutStartSec=300 to start, a download longer
 _MAX_SECONDS = 3600.0
-#: lines of a failed program that are kept
-_LAST_LINES = 5
 #: root runs no program from a user's PATH
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -36,40 +33,18 @@ def output(*command: str | Path) -> str:
     return host.output([str(word) for word in command], _MAX_SECONDS)
 
 
-def run_with_output(command: Sequence[str], is_progress: Callable[[str], bool]) -> None:
-    """Run a program that may take long; ``is_progress`` is called with each line of its output.
+def run_shown(command: Sequence[str]) -> None:
+    """Run a program that may take long; its output is shown, on standard error.
 
-    Raises SourceError: it could not be started, or failed; the message has the end of its other output.
+    Raises SourceError: it could not be started, or failed.
     """
-    last: deque[str] = deque(maxlen=_LAST_LINES)
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            host.unprotected(command),
-            stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            text=True,
-            errors="replace",
-        )
+        done = subprocess.run(host.unprotected(command), stdin=subprocess.DEVNULL, stdout=2, cwd="/", check=False)
     except OSError as error:
         raise host.SourceError("cannot start {program}: {why}", program=command[0], why=str(error)) from error
-    with process:
-        try:
-            for line in process.stdout or ():
-                if not is_progress(line):
-                    last.append(line)
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode:
-        raise host.SourceError(
-            "{program} failed ({status}): {told}",
-            program=one_line(" ".join(command)),
-            status=process.returncode,
-            told="".join(last).strip(),
-        )
+    if done.returncode:
+        program = one_line(" ".join(command))
+        raise host.SourceError("{program} failed ({status}), see above", program=program, status=done.returncode)
 
 
 def succeeds(*command: str | Path) -> bool:

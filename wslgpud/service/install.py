@@ -1,7 +1,10 @@
-"""Installs and upgrades the service, and rolls back if the new version does not start."""
+"""Installs, upgrades and removes the service; rolls back if a new version does not start."""
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import sys
 from collections.abc import Collection
 from contextlib import suppress
@@ -12,9 +15,9 @@ import wslgpud
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.optional_packages import remedy
 from wslgpud.probes import interop
-from wslgpud.service import accounts, release, stress_environment, systemctl
+from wslgpud.service import release, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
-from wslgpud.service.places import PACKAGE, Places
+from wslgpud.service.places import PACKAGE, STRESS_EXTRA, SYSTEM, Places, offered_extras
 from wslgpud.shipped_files import in_folder
 from wslgpud.sources.procfs import ACCOUNT
 from wslgpud.sources.wsl import generation
@@ -22,6 +25,11 @@ from wslgpud.words import Message, MessageError, say
 
 #: a restriction that is relaxed on demand: toasts and Windows' memory need an additional socket type
 UNDER_WSL = "wsl"
+#: account of the stress test for a Python without a single owner: it owns nothing anywhere
+STRESS_ACCOUNT = "wslgpud-stress"
+#: groups with access to the journal and the GPU, where it is restricted
+_GROUPS = {ACCOUNT: ("systemd-journal", "video", "render"), STRESS_ACCOUNT: ("video", "render")}
+_HOMES = {ACCOUNT: str(SYSTEM.data), STRESS_ACCOUNT: "/nonexistent"}
 
 
 @dataclass(frozen=True)
@@ -46,20 +54,6 @@ def offered_permissions() -> list[str]:
     return sorted(Path(name).stem for name in in_folder("deploy/drop-ins"))
 
 
-def remembered_extras(places: Places) -> list[str]:
-    """Return the extras added so far by ``--extra``."""
-    added = [stress_environment.EXTRA] if places.stress.exists() else []
-    with suppress(OSError):
-        known = release.offered_extras()
-        added += [name for name in places.extras.read_text(encoding="utf-8", errors="replace").split() if name in known]
-    return sorted(added)
-
-
-def allowed(places: Places) -> list[str]:
-    """Return the names of our installed drop-ins that relax the sandbox."""
-    return sorted(path.stem.removeprefix("wslgpud-") for path in places.drop_ins.glob("wslgpud-*.conf"))
-
-
 def install(options: Options, places: Places, changes: Changes) -> str:
     """Install or upgrade; return the running version, once the daemon has taken a sample.
 
@@ -75,10 +69,10 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     if places.packaged:
         version = wslgpud.__version__
         if _put(drop_ins(options.allowed, places), places, changes):
-            changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+            changes.run(*places.systemctl("restart", *places.enabled_units))
     else:
         version = _install_release(python, options, places, changes)
-    stress_environment.put(python, places, changes, asked=stress_environment.EXTRA in options.extras)
+    release.put_torch(python, places, changes, asked=STRESS_EXTRA in options.extras)
     if options.keep_alive:
         description = "make a task of Windows that keeps this distribution running"
         changes.perform(description, lambda: interop.keep_alive(Host(), "create"))
@@ -86,12 +80,12 @@ def install(options: Options, places: Places, changes: Changes) -> str:
 
 
 def _install_release(python: Path, options: Options, places: Places, changes: Changes) -> str:
-    extras = sorted({*options.extras, *remembered_extras(places)} - {stress_environment.EXTRA})
+    extras = sorted({*options.extras, *places.added_extras} - {STRESS_EXTRA})
     new = _wanted(places, python, extras)
     if not (new / "complete").exists():
         contents = ", ".join(["this program", *extras])
         description = f"make {new}: an environment of {python} with {contents}"
-        changes.perform(description, lambda: release.make(new, python, extras, changes.tell))
+        changes.perform(description, lambda: release.make(new, python, extras))
     prepare(new / "bin/wslgpud", places, changes)
     if not changes.dry and places.running != new:
         _check_configuration(new, places)
@@ -104,15 +98,15 @@ def _install_release(python: Path, options: Options, places: Places, changes: Ch
 
 def require(options: Options, places: Places) -> None:
     """Raises ServiceError: the service cannot be installed here, or not with these options."""
-    for names, offered in ((options.extras, release.offered_extras()), (options.allowed, offered_permissions())):
+    for names, offered in ((options.extras, offered_extras()), (options.allowed, offered_permissions())):
         if unknown := sorted(set(names) - set(offered)):
             raise ServiceError("there is no {name}: one of {names}", name=unknown[0], names=tuple(offered))
     if places.packaged and Path(sys.prefix) != PACKAGE:
         raise ServiceError(say("the package wslgpud is installed: apt upgrades and removes it"))
-    if places.packaged and (others := set(options.extras) - {stress_environment.EXTRA}):
+    if places.packaged and (others := set(options.extras) - {STRESS_EXTRA}):
         raise ServiceError(
             "a service installed by apt takes no extra but {taken}; for {name}: {command}",
-            taken=stress_environment.EXTRA,
+            taken=STRESS_EXTRA,
             name=min(others),
             command=remedy(min(others)),
         )
@@ -123,7 +117,7 @@ def prepare(program: Path, places: Places, changes: Changes) -> None:
     """Create missing accounts and configuration. Raises ServiceError: the system refuses."""
     try:
         if not places.user:
-            accounts.make(changes)
+            make_accounts(changes)
         _make_settings(program, places, changes)
     except (NoData, SourceError) as error:
         raise ServiceError(error.message) from error
@@ -133,7 +127,7 @@ def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
     """Return this version's drop-ins for all permissions, granted now or before."""
     if places.user:
         return {}
-    names = {*allowed_now, *allowed(places), *([UNDER_WSL] if generation(Host()) else [])}
+    names = {*allowed_now, *places.allowed, *([UNDER_WSL] if generation(Host()) else [])}
     texts = {Path(name).stem: text for name, text in in_folder("deploy/drop-ins").items()}
     return {places.drop_ins / f"wslgpud-{name}.conf": texts[name] for name in sorted(names) if name in texts}
 
@@ -154,17 +148,17 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
         if not (places.command.exists() or places.command.is_symlink()):
             changes.link(places.program / "bin/wslgpud", places.command)
         if not systemctl.is_enabled(places):
-            changes.run(*systemctl.command(places, "enable", "--quiet", *places.enabled_units))
+            changes.run(*places.systemctl("enable", "--quiet", *places.enabled_units))
         if changed or not systemctl.is_active(places):
             systemctl.forget_failures(places, changes)
-            changes.run(*systemctl.command(places, "restart", *places.enabled_units))
+            changes.run(*places.systemctl("restart", *places.enabled_units))
     except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
         message = say("wslgpud does not start; see its log above")
         if before not in (None, new):
             systemctl.forget_failures(places, changes)
             _use(before, units_before, places, changes, obsolete=units.keys() - units_before.keys())
-            if not succeeds(*systemctl.command(places, "restart", *places.enabled_units)):
+            if not succeeds(*places.systemctl("restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version nor the previous one starts"), last_words) from error
             message = say("the new version does not start, see its log above; the previous one runs again")
         if isinstance(error, (OSError, KeyboardInterrupt)):
@@ -196,7 +190,7 @@ def _put(units: dict[Path, str], places: Places, changes: Changes, obsolete: Col
     changed = [changes.put(text, path) for path, text in units.items()]
     changes.remove(*obsolete)
     if any(changed) or obsolete:
-        changes.run(*systemctl.command(places, "daemon-reload"))
+        changes.run(*places.systemctl("daemon-reload"))
     return any(changed)
 
 
@@ -247,3 +241,95 @@ def keeps_alive() -> bool:
         return interop.keep_alive(Host(), "status") == "present"
     except MessageError:
         return False
+
+
+def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
+    """Remove the service, and with ``purge`` data, configuration and accounts; return the paths kept.
+
+    Raises ServiceError: it must be removed by other means, or systemd refuses.
+    """
+    if places.packaged:
+        raise ServiceError(
+            "the package wslgpud is installed: {command} removes it",
+            command="'sudo apt purge wslgpud'" if purge else "'sudo apt remove wslgpud'",
+        )
+    try:
+        _remove(places, changes, purge=purge)
+    except (NoData, SourceError) as error:
+        raise ServiceError("{why}; the removal is incomplete", why=error.message) from error
+    return [path for path in (places.settings, places.data) if path.exists()]
+
+
+def _remove(places: Places, changes: Changes, *, purge: bool) -> None:
+    units = [places.units / name for name in in_folder(f"deploy/{places.kind}")]
+    if systemctl.runs() and (places.units / "wslgpud.service").exists():
+        changes.run(*places.systemctl("disable", "--quiet", "--now", *places.enabled_units))
+    changes.remove(*units, *sorted(places.drop_ins.glob("wslgpud-*.conf")))
+    if places.drop_ins.is_dir():
+        changes.run("rmdir", "--ignore-fail-on-non-empty", places.drop_ins)
+    if systemctl.runs():
+        changes.run(*places.systemctl("daemon-reload"))
+        systemctl.forget_failures(places, changes)
+    if places.command.is_symlink() and places.command.readlink() == places.program / "bin/wslgpud":
+        changes.remove(places.command)
+    changes.remove(*places.shared_links)
+    remove_windows_task(changes)
+    if purge:
+        changes.remove(places.settings, places.data)
+        if not places.user:
+            remove_accounts(changes)
+    os.chdir("/")
+    # Last, since this command itself may run from there.
+    leftover = places.program.with_name(f"{places.program.name}.new")
+    changes.remove(places.stress, places.stress_being_made, places.program, leftover, places.releases)
+
+
+def remove_windows_task(changes: Changes) -> None:
+    """Remove the task that keeps this distribution running, if there is one."""
+    if generation(Host()):
+        # Windows is unreachable; its task then fails to start a missing program, harmlessly
+        with suppress(MessageError):
+            changes.perform(
+                "remove the task of Windows that keeps this distribution running, if there is one",
+                lambda: interop.keep_alive(Host(), "remove"),
+            )
+
+
+def make_accounts(changes: Changes) -> None:
+    """Create the accounts, and let the installing user read the history."""
+    for account, home in _HOMES.items():
+        if not account_exists(account):
+            options = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
+            changes.run("useradd", *options, "--home-dir", home, account)
+        for group in _GROUPS[account]:
+            _join(changes, account, group)
+    if (person := os.environ.get("SUDO_USER", "root")) != "root":
+        _join(changes, person, ACCOUNT)
+
+
+def remove_accounts(changes: Changes) -> None:
+    for account in _HOMES:
+        if account_exists(account):
+            changes.run("userdel", account)  # refused while the account runs something
+        if _members(account) is not None:  # userdel leaves a group that has other members
+            changes.run("groupdel", account)
+
+
+def account_exists(account: str) -> bool:
+    with suppress(KeyError):
+        return bool(pwd.getpwnam(account))
+    return False
+
+
+def _join(changes: Changes, account: str, group: str) -> None:
+    members = _members(group)
+    if members is None and group != ACCOUNT:  # a missing system group; ours is missing in a dry run
+        return
+    if account not in (members or ()):
+        changes.run("usermod", "--append", "--groups", group, account)
+
+
+def _members(group: str) -> list[str] | None:
+    with suppress(KeyError):
+        return grp.getgrnam(group).gr_mem
+    return None

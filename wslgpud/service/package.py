@@ -10,8 +10,8 @@ import sys
 
 from wslgpud.service import install
 from wslgpud.service.changes import Changes, ServiceError
+from wslgpud.service.install import remove_windows_task
 from wslgpud.service.places import PACKAGE, PACKAGED_PROGRAM, SYSTEM
-from wslgpud.service.uninstall import remove_windows_task
 
 
 def configure() -> None:

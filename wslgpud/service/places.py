@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from wslgpud.shipped_files import ROOT
+
+#: lock files of the optional parts; that of torch, which gets an environment of its own
+EXTRAS_FOLDER = ROOT / "deploy/extras"
+STRESS_EXTRA: Final = "stress"
 #: program and unit of our Debian package
 PACKAGE = Path("/usr/lib/wslgpud")
 PACKAGED_PROGRAM = Path("/usr/bin/wslgpud")
 _PACKAGED_UNIT = Path("/usr/lib/systemd/system/wslgpud.service")
-
-
 #: folders below ``share`` with our files: manual pages and shell completion
 SHARED = ("man", "bash-completion", "fish", "zsh")
 
@@ -58,6 +63,24 @@ class Places:
     @property
     def configuration(self) -> Path:
         return self.settings / "wslgpud.toml"
+
+    @property
+    def allowed(self) -> list[str]:
+        """The names of our installed drop-ins that relax the sandbox."""
+        return sorted(path.stem.removeprefix("wslgpud-") for path in self.drop_ins.glob("wslgpud-*.conf"))
+
+    @property
+    def added_extras(self) -> list[str]:
+        """The extras added so far by ``--extra``."""
+        added = [STRESS_EXTRA] if self.stress.exists() else []
+        with suppress(OSError):
+            known, words = offered_extras(), self.extras.read_text(encoding="utf-8", errors="replace").split()
+            added += [name for name in words if name in known]
+        return sorted(added)
+
+    def systemctl(self, *arguments: str) -> tuple[str, ...]:
+        """Return a command for the service's own systemd."""
+        return ("systemctl", *(("--user",) if self.user else ()), *arguments)
 
     @property
     def kind(self) -> str:
@@ -107,3 +130,8 @@ def places(*, user: bool) -> Places:
         command=home / ".local/bin/wslgpud",
         share=home / ".local/share",
     )
+
+
+def offered_extras() -> list[str]:
+    """Return the names accepted by ``--extra``."""
+    return sorted(file.stem for file in EXTRAS_FOLDER.glob("*.txt"))

@@ -1,10 +1,13 @@
-"""Releases: the service's own environments, copied from the program that this command runs from.
+"""The service's own environments: releases, copied from the program that this command runs from, and one with torch.
 
 Its packages are copied from where they are installed, each file verified against its package's RECORD
 (https://packaging.python.org/en/latest/specifications/recording-installed-packages/): this needs no network and no pip,
 and the service is independent of the environment that the command came from, such as pipx's. The checksums detect
 damage, not attackers: the owner of the environment can change RECORD as well, and sudo runs their code as root anyway.
 Only missing packages of an extra are downloaded, in the tested versions and with verified hashes.
+
+Torch, for the nightly GPU memory test, has an environment apart from the daemon's, which stays small. The worker only
+reads it: for root it runs as the account ``wslgpud-stress`` (wslgpud/stress/README.md).
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,20 +30,21 @@ import wslgpud
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import replaceable
-from wslgpud.service.changes import ServiceError, Tell, output, run_with_output, succeeds
-from wslgpud.service.places import Places
+from wslgpud.service.changes import Changes, ServiceError, output, run_shown, succeeds
+from wslgpud.service.places import EXTRAS_FOLDER, STRESS_EXTRA, Places
 from wslgpud.shipped_files import ROOT
 from wslgpud.words import cause, say
+from wslgpud.words.units import size
 
 OURS: Final = "wslgpud"
-EXTRAS_FOLDER = ROOT / "deploy/extras"
+TORCH_LOCK = EXTRAS_FOLDER / f"{STRESS_EXTRA}.txt"
+#: ratio of disk space to download size, measured with torch 2.13
+_UNPACKED_RATIO = 2.0
+_DOWNLOADS = re.compile(r"^# downloads (\d+) bytes", re.MULTILINE)
 #: size limit of a package's file; NumPy's largest has 40 MB
 _MAX_BYTES = 512 << 20
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[([\w,\s.-]*)\])?")
 _FOR_EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
-#: pip's output about large downloads
-_DOWNLOAD = re.compile(r"^ *Downloading (\S+) \(([\d.]+ [MG]B)\)")
-_PROGRESS = ("Collecting ", "Downloading ", "Ignoring ", "Installing ", "Looking in ", "Processing ", "Using cached ")
 _OLDEST, _NEWEST = 10, 14
 #: from lib/python3.x/site-packages to the root of an environment
 _UP = ("..", "..", "..")
@@ -53,11 +58,6 @@ import sys
 from wslgpud.__main__ import main
 sys.exit(main())
 """
-
-
-def offered_extras() -> list[str]:
-    """Return the names accepted by ``--extra``."""
-    return sorted(file.stem for file in EXTRAS_FOLDER.glob("*.txt"))
 
 
 def needed(name: str, extras: Collection[str] = ()) -> dict[str, Distribution]:
@@ -174,7 +174,22 @@ def _will_do(python: Path) -> bool:
     return not any(python.is_relative_to(home) for home in _HOMES) and not replaceable(python, 0)
 
 
-def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> None:
+@contextmanager
+def _making(environment: Path, python: Path) -> Iterator[None]:
+    """Create an environment, without pip; what the block adds is part of it. Raises ServiceError: nothing is left."""
+    shutil.rmtree(environment, ignore_errors=True)
+    environment.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        output(python, "-I", "-m", "venv", "--without-pip", environment)
+        yield
+    except BaseException as error:
+        shutil.rmtree(environment, ignore_errors=True)
+        if isinstance(error, (NoData, SourceError, OSError)):
+            raise ServiceError("{release} cannot be made: {why}", release=str(environment), why=cause(error)) from error
+        raise
+
+
+def make(release: Path, python: Path, extras: Collection[str]) -> None:
     """Create a release; the file ``complete`` in it marks it as whole.
 
     Raises ServiceError: missing packages cannot be installed.
@@ -189,27 +204,19 @@ def make(release: Path, python: Path, extras: Collection[str], tell: Tell) -> No
         locked = [ROOT / "deploy/requirements.txt", *locked]
     else:
         raise ServiceError(say("this program runs from a clone: sudo ./deploy/install in it installs the service"))
-    shutil.rmtree(release, ignore_errors=True)
-    release.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        output(python, "-I", "-m", "venv", "--without-pip", release)
+    with _making(release, python):
         packages = next((release / "lib").glob("python3.*")) / "site-packages"
         for package in copied:
             copy(package, packages)
         if locked:
-            fetch(release, locked, tell)
+            fetch(release, locked)
         program = release / "bin/wslgpud"
         program.write_text(_PROGRAM.format(python=release / "bin/python"), encoding="utf-8")
         program.chmod(0o755)
         output(release / "bin/python", "-I", "-m", "compileall", "-q", packages)
         output(program, "--version")
         os.sync()  # otherwise a power cut could leave a link to an empty program
-    except BaseException as error:
-        shutil.rmtree(release, ignore_errors=True)
-        if isinstance(error, (NoData, SourceError, OSError)):
-            raise ServiceError("{release} cannot be made: {why}", release=str(release), why=cause(error)) from error
-        raise
-    (release / "complete").touch()
+        (release / "complete").touch()
 
 
 def is_installed(extra: str) -> bool:
@@ -225,10 +232,8 @@ def _minor(python: Path) -> int:
     return int(output(python, "-I", "-c", "import sys; print(sys.version_info.minor)"))
 
 
-def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
+def fetch(environment: Path, locked: Collection[Path]) -> None:
     """Install the packages in lock files: only hashed files, and no source builds.
-
-    ``tell`` is called when a large download starts.
 
     Raises NoData, SourceError, ServiceError: installation failed.
     """
@@ -241,13 +246,47 @@ def fetch(environment: Path, locked: Collection[Path], tell: Tell) -> None:
         raise ServiceError(
             say("pip is needed to download what is missing: install python3-venv with your package manager")
         )
-    options = ("--progress-bar=off", "--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
+    options = ("--disable-pip-version-check", "--require-hashes", "--only-binary=:all:")
+    run_shown([*pip, "install", *options, *(f"--requirement={file}" for file in locked)])
 
-    def is_progress(line: str) -> bool:
-        if match := _DOWNLOAD.search(line):
-            tell(say("fetching {file}, {size}", file=match[1], size=match[2]))
-        elif line.startswith("Installing "):
-            tell(say("unpacking the downloads"))
-        return line.lstrip().startswith(_PROGRESS)
 
-    run_with_output([*pip, "install", *options, *(f"--requirement={file}" for file in locked)], is_progress)
+def put_torch(python: Path, places: Places, changes: Changes, *, asked: bool) -> None:
+    """Repair the environment with torch if there is one; if ``asked`` for, create or update it to this lock file.
+
+    An upgrade leaves a working one unchanged: it must not download gigabytes unasked.
+
+    Raises ServiceError: it cannot be created; the previous one, if any, stays.
+    """
+    made_of = places.stress / TORCH_LOCK.name
+    works = (places.stress / "bin/python3").exists()  # False if the link's target, a Python, has been removed
+    if asked:
+        works = works and made_of.is_file() and made_of.read_bytes() == TORCH_LOCK.read_bytes()
+    if works or not (asked or places.stress.exists()):
+        return
+    description = f"make {places.stress}: an environment of {python} with torch (downloads {size(download_bytes())})"
+    changes.perform(description, lambda: _make_torch(python, places, changes))
+
+
+def download_bytes() -> int:
+    """Return the size of torch's download for a PC, according to the lock file."""
+    match = _DOWNLOADS.search(TORCH_LOCK.read_text(encoding="utf-8"))
+    return int(match[1]) if match else 0
+
+
+def _make_torch(python: Path, places: Places, changes: Changes) -> None:
+    need_bytes, free_bytes = download_bytes(), shutil.disk_usage(places.stress.parent).free
+    changes.tell(say("torch for the nightly test: downloading {size_bytes}", size_bytes=need_bytes))
+    need_bytes = int(need_bytes * (1 + _UNPACKED_RATIO))
+    if free_bytes < need_bytes:
+        raise ServiceError(
+            "{folder} needs {need_bytes}, and {free_bytes} are free there",
+            folder=str(places.stress),
+            need_bytes=need_bytes,
+            free_bytes=free_bytes,
+        )
+    new = places.stress_being_made
+    with _making(new, python):
+        fetch(new, [TORCH_LOCK])
+        shutil.copy(TORCH_LOCK, new)
+        shutil.rmtree(places.stress, ignore_errors=True)
+        new.rename(places.stress)

@@ -24,7 +24,7 @@ from wslgpud.sources import parse_uint
 
 log = logging.getLogger(__name__)
 
-#: the service's account and group, see wslgpud/service/accounts.py
+#: the service's account and group, see wslgpud/service/install.py
 ACCOUNT = "wslgpud"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
