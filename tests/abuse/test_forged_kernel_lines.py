@@ -13,7 +13,7 @@ from wslgpud.host import Host
 from wslgpud.security.redaction import named
 from wslgpud.sources import kernel_lines
 from wslgpud.sources.kernel_lines import KernelEvent, LineParser, parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 
 KILL = (
     "Out of memory: Killed process 7008 (cicc) total-vm:5242880kB, anon-rss:3145728kB, file-rss:512kB, "

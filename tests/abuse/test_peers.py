@@ -233,7 +233,7 @@ def test_a_flood_of_cards_is_cut_to_sixteen_with_short_names():
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e400", "0x10", "1" * 3000, "", "\x1b[2J"])
 def test_what_is_no_size_is_not_known(value):
-    assert windows.from_exporter(f"windows_memory_available_bytes {value}\n") == windows.Facts({}, ())
+    assert windows.from_exporter(f"windows_memory_available_bytes {value}\n") == windows.Facts({}, (), {})
 
 
 def test_a_bomb_stays_packed():

@@ -413,7 +413,7 @@ STARTS = {
     "advise/guard/tree.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
     "alerts/channels/apprise_worker.py": "copies of itself",
-    "sources/oom_daemons.py": "journalctl, found by PATH",
+    "sources/logs.py": "journalctl, found by PATH",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
     "brake/watchdog.py": "our own watchdog, with our own Python",

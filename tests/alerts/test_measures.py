@@ -11,7 +11,7 @@ from tests.alerts.ticks import START, tick
 from wslgpud.alerts import measures
 from wslgpud.alerts.measures import MeasureContext, Signal
 from wslgpud.model import Event, GpuSample, Reading, Snapshot
-from wslgpud.sources import disk, gpu, memory, pressure, windows
+from wslgpud.sources import disk, gpu, memory, windows
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -35,7 +35,7 @@ def test_swapping_20_mib_a_second_both_ways_counts_as_time_lost() -> None:
     assert measured(measures.thrashing, swapped(10, 121, 41), swapped(12, 1, 41)) == [], "counters that began anew"
     assert measured(measures.thrashing, swapped(10, 1, 1), swapped(10, 2, 2)) == [], "no time has passed"
 
-    stalled = tick(10, *swapped(10, 121, 41).reports[0].sample.readings, Reading(pressure.STALLED_RATIO, 0.3, STALLED))
+    stalled = tick(10, *swapped(10, 121, 41).reports[0].sample.readings, Reading(memory.STALLED_RATIO, 0.3, STALLED))
     facts = {**rates, "stalled_ratio": 0.3}
     assert measured(measures.thrashing, swapped(8, 1, 1), stalled) == [Signal("ram", 0.3, facts)]
 

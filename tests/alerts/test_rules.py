@@ -29,7 +29,7 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.risk import risk_metrics
-from wslgpud.sources import cgroups, disk, gpu, memory, pressure, windows
+from wslgpud.sources import cgroups, disk, gpu, memory, windows
 
 STALLED = ("memory", "10s")
 GIB = 1 << 30
@@ -38,7 +38,7 @@ NAMESAKE = GpuSample(0, "GPU-1", "NVIDIA RTX")
 
 
 def thrash(t: float, ratio: float) -> Snapshot:
-    return tick(t, Reading(pressure.STALLED_RATIO, ratio, STALLED))
+    return tick(t, Reading(memory.STALLED_RATIO, ratio, STALLED))
 
 
 def levels(engine: RuleEngine, snapshots: list[Snapshot]) -> list[tuple[float, str, str]]:

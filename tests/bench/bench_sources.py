@@ -14,7 +14,7 @@ import psutil
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.registry import SOURCES
+from wslgpud.sampling.sampler import SOURCES
 
 #: psutil's calls for some of the readings of the source with that name.
 PEERS: dict[str, tuple[Callable[[], object], ...]] = {

@@ -15,7 +15,7 @@ from wslgpud.advise.guard.usage import RunStats
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.sources.kernel_lines import PRECEDES_THE_END
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 
 #: the machine that an input of a kind is laid over
 _BASES = {"kernel": "wsl2-idle", "nvml": "wsl2-idle", "proc": "bare-linux", "wslconf": "wsl2-idle"}

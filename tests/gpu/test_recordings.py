@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.nvml_calls import SENTINELS, Output, error_names
-from wslgpud.probes.nvml_remedies import REMEDIES, explain
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.sources.gpu import REMEDIES, explain
 
 GPU = {
     "nvmlDeviceGetUUID": "GPU-5b1c0000-0000-0000-0000-000000000001",
@@ -30,9 +30,10 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
-def program(module, *arguments):
-    command = python_command(f"wslgpud.probes.{module}", *arguments)
-    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+def probe(*arguments, request=""):
+    command = python_command("wslgpud.probes.nvml_probe", *arguments)
+    environment = clean_environment()
+    return subprocess.run(command, env=environment, input=request, capture_output=True, text=True, check=False)
 
 
 def test_a_recorded_machine_answers_as_it_did(recorded, open_source, values):
@@ -210,9 +211,9 @@ def test_a_card_whose_driver_does_not_load_is_a_fault(recorded, open_source):
 def test_a_captured_machine_replays_to_the_same_readings(machine, source, recorded, open_source):
     machine.set(gpus=2, wddm=1, pid=4711)
     machine.gpu(1, used=77 << 20)
-    captured = program("nvml_recording", "--library", str(machine.library))
+    captured = probe("--library", str(machine.library), request='{"record": true}\n')
     assert captured.returncode == 0, captured.stderr
-    replayed = open_source(recorded(json.loads(captured.stdout))).read()
+    replayed = open_source(recorded(json.loads(captured.stdout)["recording"])).read()
 
     def facts(sample):
         return {(r.spec.name, r.labels[0], r.labels[2:]): r.value for r in sample.readings if r.labels}
@@ -228,14 +229,13 @@ def test_costs_are_printed_as_a_table(machine):
     assert row.startswith("| nvmlDeviceGetUtilizationRates | sample | yes |")
 
 
-def test_by_hand_without_nvml_one_line_says_so():
-    done = program("nvml_recording", "--library", "/nowhere/libnvidia-ml.so.1")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("no NVML here: /nowhere/libnvidia-ml.so.1")
+def test_without_nvml_there_is_nothing_to_record():
+    done = probe("--library", "/nowhere/libnvidia-ml.so.1", request='{"record": true}\n')
+    assert json.loads(done.stdout)["error"] == "LIBRARY_NOT_FOUND"
 
 
 def test_an_unknown_argument_is_refused():
-    done = program("nvml_probe", "--captur")
+    done = probe("--captur")
     assert done.returncode == 2
     assert "unknown argument --captur" in done.stderr
 

@@ -31,8 +31,8 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import METRICS as TICK_METRICS
+from wslgpud.sampling.sampler import SOURCES
 from wslgpud.serve import publisher
-from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics
 from wslgpud.stress import stress_metrics
 from wslgpud.verdict import VerdictMetrics, decide

@@ -8,8 +8,8 @@ from tests.hosts.machines import HERE, facts
 from wslgpud.config import Config, Sampling
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import EMPTY, Snapshot, SourceReport
+from wslgpud.sampling.sampler import SOURCES
 from wslgpud.sources import Source
-from wslgpud.sources.registry import SOURCES
 
 
 def report(source: Source) -> SourceReport:

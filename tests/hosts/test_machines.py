@@ -13,8 +13,8 @@ from tests.hosts.machines import HERE, MACHINES, facts
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.sampling.observation import observation_of
+from wslgpud.sampling.sampler import SOURCES
 from wslgpud.sources import windows
-from wslgpud.sources.registry import SOURCES
 
 GIB = 1 << 30
 

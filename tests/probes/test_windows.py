@@ -316,7 +316,7 @@ def test_whatever_is_answered_gives_plausible_facts_or_none(answer: dict[str, An
 def test_whatever_is_served_is_read_without_a_fault(text: str, cut: int) -> None:
     for reading in windows.readings(from_exporter(text[: cut or None]), None):
         assert reading.value >= 0
-    assert from_exporter("") == Facts({}, ())
+    assert from_exporter("") == Facts({}, (), {})
 
 
 @pytest.mark.parametrize(

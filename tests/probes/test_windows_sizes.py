@@ -56,7 +56,7 @@ def test_a_size_that_no_machine_has_is_unknown(written: object, size: int | None
 
 
 def test_a_virtual_machine_whose_memory_is_not_told_has_none() -> None:
-    assert from_probe({"vm": [{"Name": "vmmemWSL"}]}) == Facts({}, ())
+    assert from_probe({"vm": [{"Name": "vmmemWSL"}]}) == Facts({}, (), {})
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,15 @@ from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.probes.interop import BINFMT
 from wslgpud.sampling.capture import Mask, Recorder, _links, _needed, capture
+from wslgpud.sampling.sampler import SOURCES
 from wslgpud.sources import cgroups
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.cpu import CpuSource
 from wslgpud.sources.disk import DiskSource, FilesystemSource
-from wslgpud.sources.kernel_log import KernelLogSource
-from wslgpud.sources.memory import MemorySource
+from wslgpud.sources.logs import KernelLogSource
+from wslgpud.sources.memory import MemorySource, PressureSource
 from wslgpud.sources.network import NetworkSource
-from wslgpud.sources.pressure import PressureSource
 from wslgpud.sources.processes import ProcessSource
-from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.wsl import WslSource
 
 MIB = 1 << 20

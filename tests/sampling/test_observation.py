@@ -20,10 +20,9 @@ from wslgpud.model import (
 )
 from wslgpud.sampling import observation
 from wslgpud.sampling.observation import observation_of
-from wslgpud.sampling.sampler import Sampler
-from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
+from wslgpud.sampling.sampler import SOURCES, Sampler
+from wslgpud.sources import cgroups, cpu, memory, windows, wsl
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.sources.registry import SOURCES
 
 
 def snapshot(*samples: Sample, fresh: bool = True) -> Snapshot:
@@ -83,10 +82,10 @@ def test_pressure_is_in_the_kernels_microseconds_and_percent():
     seen = observation_of(
         snapshot(
             readings(
-                (pressure.WAITING_SECONDS, 123.456789, ("memory",)),
-                (pressure.WAITING_RATIO, 0.12345678, ("memory", "10s")),
-                (pressure.STALLED_SECONDS, 0.25, ("io",)),
-                (pressure.STALLED_RATIO, 0.98765432, ("io", "10s")),
+                (memory.WAITING_SECONDS, 123.456789, ("memory",)),
+                (memory.WAITING_RATIO, 0.12345678, ("memory", "10s")),
+                (memory.STALLED_SECONDS, 0.25, ("io",)),
+                (memory.STALLED_RATIO, 0.98765432, ("io", "10s")),
             )
         )
     )

@@ -15,7 +15,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError, StoppedClock
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.kernel_lines import PRECEDES_THE_END, parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 from wslgpud.sources.memory import MemorySource
 
 # The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from

@@ -14,8 +14,8 @@ import pytest
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError, StoppedClock
 from wslgpud.model import Sample
-from wslgpud.sources import oom_daemons
-from wslgpud.sources.oom_daemons import OomDaemonSource
+from wslgpud.sources import logs
+from wslgpud.sources.logs import OomDaemonSource
 
 #: Writes down how it was started and that it lives; then says what stands in a file, and waits.
 JOURNALCTL = """#!{python}
@@ -193,4 +193,4 @@ def test_a_line_without_an_end_is_not_kept(machine: Machine) -> None:
     machine.source.read()
     while not (machine.bin / "said").exists():
         machine.source.read()
-        assert len(machine.source._rest) <= oom_daemons._MAX_LINE
+        assert len(machine.source._rest) <= logs._MAX_LINE

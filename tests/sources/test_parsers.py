@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
-from wslgpud.sources import cpu, decimal, disk, memory, network, parse_uint, pressure
+from wslgpud.sampling.sampler import SOURCES
+from wslgpud.sources import cpu, decimal, disk, memory, network, parse_uint
 from wslgpud.sources.kernel_lines import LineParser, parse_line
 from wslgpud.sources.procfs import parse_stat
-from wslgpud.sources.registry import SOURCES
 
 TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
     "meminfo": (
@@ -26,7 +26,7 @@ TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
     ),
     "vmstat": (memory.vmstat, "pswpin 3\npswpout 5\nallocstall_normal 1\npgscan_direct 4\noom_kill 2\n"),
     "pressure": (
-        lambda text: pressure.parse("memory", text),
+        lambda text: memory.pressure("memory", text),
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=1.00 avg60=2.00 avg300=0.00 total=99\n",
     ),
     "stat": (cpu.stat, "cpu  25600 1 28735 201068 951 2 287 31\ncpu0 1 2 3\nbtime 17\nprocs_running 3\n"),

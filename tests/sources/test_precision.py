@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wslgpud.sources.registry import SOURCES
+from wslgpud.sampling.sampler import SOURCES
 
 #: A sleeping card draws a few watts; /proc writes times in hundredths, milliseconds or microseconds.
 DECIMALS = {

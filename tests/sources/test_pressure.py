@@ -9,7 +9,7 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.pressure import PressureSource
+from wslgpud.sources.memory import PressureSource
 
 MEMORY = """\
 some avg10=12.34 avg60=5.00 avg300=1.00 total=123456789

@@ -17,7 +17,7 @@ from wslgpud.config import Config
 from wslgpud.host import Host, RecordedHost
 from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.stress.conditions import newcomers, note_hung, on_battery, still_hung, users
 from wslgpud.stress.lock import GpuLock

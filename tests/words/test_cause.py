@@ -10,7 +10,7 @@ import pytest
 
 from tests.words.latin import latin_words
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.nvml_remedies import REMEDIES, explain, explain_silence
+from wslgpud.sources.gpu import REMEDIES, explain, explain_silence
 from wslgpud.words import ENGLISH, MessageError, cause, say, translator
 
 CHINESE = translator("zh")

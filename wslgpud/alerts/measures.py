@@ -15,7 +15,7 @@ from wslgpud.risk import training_metrics as training
 from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
-from wslgpud.sources import disk, gpu, memory, pressure, windows
+from wslgpud.sources import disk, gpu, memory, windows
 from wslgpud.sources.kernel_lines import BRIDGE
 from wslgpud.sources.memory import clean_cache_bytes
 from wslgpud.words import Fact, MessageLike
@@ -193,7 +193,7 @@ def silent_driver(context: MeasureContext) -> Iterator[Signal]:
 
 def thrashing(context: MeasureContext) -> Iterator[Signal]:
     """Return the share of time lost to memory stalls."""
-    stalled = context.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
+    stalled = context.snapshot.value(memory.STALLED_RATIO, "memory", "10s")
     into, out = context.rate(memory.SWAP_IN), context.rate(memory.SWAP_OUT)
     facts: dict[str, Fact] = {}
     if into is not None and out is not None:

@@ -14,7 +14,6 @@ from wslgpud.risk import risk_metrics as risk
 from wslgpud.risk import training_metrics as training
 from wslgpud.sampling import sampler
 from wslgpud.serve import otlp, publisher
-from wslgpud.sources.registry import SOURCES
 from wslgpud.store import store_metrics as store
 from wslgpud.stress import stress_metrics as stress
 
@@ -23,7 +22,7 @@ def catalogue() -> Catalogue:
     """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
     mine = (return_cache, systemd)
     declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, *mine, publisher, otlp)
-    sources = (spec for source in SOURCES for spec in source.metrics)
+    sources = (spec for source in sampler.SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
 
 

@@ -2,8 +2,9 @@
 
 Reads one JSON request per line from standard input and answers each with one line on standard output; exits at the end
 of its input. A request is ``{"brief": false}``: make the calls that are due; with true: those of ``BRIEF`` only;
-``{"everything": true}``: make all; or ``{"name_of": pid}``, answered with ``{"name": text or null}``, which that
-process can make hang: it is sent to a child of its own. An answer to the others holds
+``{"everything": true}``: make all; ``{"record": true}``, answered with a ``recording`` (see ``nvml_calls``); or
+``{"name_of": pid}``, answered with ``{"name": text or null}``, which that process can make hang: it is sent to a child
+of its own. An answer to the others holds
 
 - ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with the values read this time (null:
 known before, no longer), or ``{"index", "uuid", "lost": error}``;
@@ -41,6 +42,8 @@ from wslgpud.probes.nvml_calls import (
     NvmlLibrary,
     Recorded,
     error_names,
+    plain,
+    written,
 )
 
 TYPE_CHECKING = False
@@ -241,6 +244,33 @@ class Session:
         # A form that might work later is a reason to retry the call.
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
+    def recording(self) -> dict[str, Any]:
+        """Return what ``Recorded`` needs to answer like this machine, without identifying data."""
+        system = {function: self._recorded(function) for _, function, _ in SYSTEM_IDENTITY}
+        forms = [(function, ()) for _, function, _ in GPU_IDENTITY] + [form for call in CALLS for form in call.forms]
+        gpus = []
+        for gpu in self.gpus:
+            if gpu.lost:
+                gpus.append({"*": {"error": gpu.lost}})
+                continue
+            answers = {written(f, *arguments): self._recorded(f, gpu.handle, *arguments) for f, arguments in forms}
+            gpus.append(answers)
+            listed = [process for answer in answers.values() if isinstance(answer, list) for process in answer]
+            pids = [process["pid"] for process in listed if isinstance(process, dict) and "pid" in process]
+            # Natively names come from /proc/PID/cmdline, whose readers that process can make wait forever.
+            for pid in pids if os.access(dxg.DEVICE, os.F_OK) else ():
+                system[f"nvmlSystemGetProcessName({pid})"] = self._recorded("nvmlSystemGetProcessName", pid)
+        recording: dict[str, Any] = {"system": system, "gpus": gpus}
+        if os.access(dxg.DEVICE, os.F_OK):  # no name is in it, and LUIDs are new at every start of Windows
+            recording["dxg"] = dxg.PatientDxgReader(dxg.REPORT_SECONDS).ask()
+        return recording
+
+    def _recorded(self, function: str, *arguments: Any) -> Any:
+        try:
+            return plain(self.ask(function, *arguments))
+        except Failed as failed:
+            return {"error": failed.error}
+
     def process_name(self, pid: int) -> str | None:
         """Return the driver's name of a process, None where it has none."""
         try:
@@ -301,6 +331,8 @@ def serve(library: str, recording: str, limit_seconds: float, requests: int, ans
             session = session or Session(backend, now)
             if "name_of" in asked:
                 reply = {"name": session.process_name(asked["name_of"])}
+            elif "record" in asked:
+                reply = {"recording": session.recording()}
             else:
                 reply = session.sample(now, everything="everything" in asked, brief=asked.get("brief", False))
                 windows_vram.sample(reply, backend, now)

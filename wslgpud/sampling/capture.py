@@ -21,15 +21,15 @@ from wslgpud.host import DiskSpace, Host, NoData, SourceError, output
 from wslgpud.model import Sample
 from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.sampling.sampler import SOURCES
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
 from wslgpud.security.safe_files import Folder
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
 from wslgpud.sources.kernel_lines import PRECEDES_THE_END, failing_disk, parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 from wslgpud.sources.processes import FRAMEWORK, GPU_DEVICE, title
-from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.windows import WindowsSource
 
 _KMSG = "/dev/kmsg"
@@ -141,7 +141,7 @@ def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]
     }
     contents["host.json"] = json.dumps(facts, indent=1) + "\n"
     if host.live and (recording := _nvml()):
-        contents["nvml.json"] = mask.words(recording)
+        contents["nvml.json"] = mask.words(json.dumps(recording, indent=1)) + "\n"
     with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
         contents["windows.json"] = _SESSION.sub(r"\1user", mask.words(json.dumps(source.ask(), indent=1))) + "\n"
     safe_files.make_folder(folder)
@@ -264,12 +264,14 @@ def _links(links: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]
     return kept
 
 
-def _nvml() -> str:
+def _nvml() -> dict[str, Any]:
     """Return NVML's answers in the format of nvml.json; nothing where there is no NVML."""
-    with contextlib.suppress(NoData, SourceError):  # exit status 1, or a signal where the driver crashes
-        command = python_command("wslgpud.probes.nvml_recording")
-        return output(command, _NVML_SECONDS, clean_environment())
-    return ""
+    with contextlib.suppress(NoData, SourceError, ValueError):  # a signal where the driver crashes
+        command = python_command("wslgpud.probes.nvml_probe")
+        answer = output(command, _NVML_SECONDS, clean_environment(), text='{"record": true}\n')
+        recording: dict[str, Any] = safe_files.parsed(answer.encode()).get("recording", {})
+        return recording
+    return {}
 
 
 def _kernel_log(host: Host) -> Iterator[str]:

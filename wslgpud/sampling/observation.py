@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from wslgpud import model
 from wslgpud.metrics import MetricSpec
-from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
+from wslgpud.sources import cgroups, cpu, gpu, memory, windows, wsl
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import SeriesRef
 
 #: modules whose metrics it is made of, besides samples of GPUs and processes
-_OBSERVED = (memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
+_OBSERVED = (memory.MemorySource, memory.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
 
 
@@ -71,7 +71,7 @@ def observation_of(snapshot: model.Snapshot) -> model.Observation:
         ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
         swap=_swap(snapshot),
         vm=_vm(snapshot),
-        psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != model.PsiState()},
+        psi={r: state for r in memory.PRESSED if (state := _psi(snapshot, r)) != model.PsiState()},
         gpus=_gpus(snapshot),
         processes=snapshot.processes,
         cgroups=tuple(_cgroups(snapshot)),
@@ -101,12 +101,7 @@ def _windows(seen: model.Snapshot) -> model.RamState | None:
     """Return Windows' RAM, or its commit limit where that is scarcer; only from a fresh answer."""
     if not any(report.name == windows.WindowsSource.name and report.fresh for report in seen.reports):
         return None
-    total, available = seen.value(windows.TOTAL), seen.value(windows.AVAILABLE)
-    limit, committed = seen.value(windows.COMMIT_LIMIT), seen.value(windows.COMMITTED)
-    known = [(total, available)] if total and available is not None else []
-    known += [(limit, max(0, limit - committed))] if limit and committed is not None else []
-    scarcer = min(known, key=lambda pair: pair[1] / pair[0], default=None)
-    return None if scarcer is None else model.RamState(total=int(scarcer[0]), available=int(scarcer[1]))
+    return windows.scarcer(seen.value)
 
 
 def _containers(seen: model.Snapshot) -> dict[str, int] | None:
@@ -155,8 +150,8 @@ def _vm(seen: model.Snapshot) -> model.VmState | None:
 
 
 def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
-    totals = (seen.value(spec, resource) for spec in (pressure.WAITING_SECONDS, pressure.STALLED_SECONDS))
-    ratios = (seen.value(spec, resource, "10s") for spec in (pressure.WAITING_RATIO, pressure.STALLED_RATIO))
+    totals = (seen.value(spec, resource) for spec in (memory.WAITING_SECONDS, memory.STALLED_SECONDS))
+    ratios = (seen.value(spec, resource, "10s") for spec in (memory.WAITING_RATIO, memory.STALLED_RATIO))
     some_us, full_us = (None if seconds is None else round(seconds * 1_000_000) for seconds in totals)
     some, full = (None if ratio is None else round(ratio * 100, 2) for ratio in ratios)
     return model.PsiState(some_total_us=some_us, full_total_us=full_us, some_avg10=some, full_avg10=full)

@@ -20,8 +20,7 @@ from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampling import noted_runs
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observation_of
-from wslgpud.sampling.sampler import Sampler
-from wslgpud.sources.registry import SOURCES
+from wslgpud.sampling.sampler import SOURCES, Sampler
 from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,40 @@ from wslgpud.host import Clock, NoData, SourceError
 from wslgpud.metrics import gauge
 from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import Source
+from wslgpud.sources.cgroups import CgroupSource
+from wslgpud.sources.cpu import ClockSource, CpuSource
+from wslgpud.sources.disk import DiskSource, FilesystemSource, WindowsDriveSource
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.sources.logs import KernelLogSource, OomDaemonSource
+from wslgpud.sources.memory import MemorySource, PressureSource
+from wslgpud.sources.model_servers import ModelServerSource
+from wslgpud.sources.network import NetworkSource
+from wslgpud.sources.processes import ProcessSource
+from wslgpud.sources.windows import WindowsSource
+from wslgpud.sources.wsl import WslSource
 from wslgpud.words import MessageLike, say
 
 log = logging.getLogger(__name__)
+
+#: all sources, in the order in which a tick reads them
+SOURCES: tuple[type[Source], ...] = (
+    MemorySource,
+    PressureSource,
+    GpuSource,
+    CpuSource,
+    ClockSource,
+    DiskSource,
+    NetworkSource,
+    KernelLogSource,
+    OomDaemonSource,
+    CgroupSource,
+    ProcessSource,
+    ModelServerSource,
+    WslSource,
+    WindowsSource,
+    FilesystemSource,
+    WindowsDriveSource,
+)
 
 #: a tick waits no longer than this for any source, from the second one on: a slow Windows drive, or /proc of processes
 #: that are being swapped, must not delay the next reading of RAM

@@ -21,13 +21,12 @@ from wslgpud.model import (
     StressResult,
     Transition,
 )
-from wslgpud.probes.nvml_remedies import explain_unread
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.risk.levels import shown_level
 from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
-from wslgpud.sources.gpu import ERRORS, MIG
+from wslgpud.sources.gpu import ERRORS, MIG, explain_unread
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Message, Translator, say, says, to_json

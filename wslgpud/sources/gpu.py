@@ -16,12 +16,11 @@ from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, counter, gauge, info
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
-from wslgpud.probes.nvml_remedies import explain, explain_no_card, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source, gpu_programs
 from wslgpud.sources import readings as known
 from wslgpud.sources.gpu_programs import PROCESS_LISTS, DriverNames, GpuPrograms, MeasuredVram, NvmlCard
-from wslgpud.words import MessageLike, say
+from wslgpud.words import TEMPLATES, Message, MessageLike, say
 
 LIBRARY_FOLDERS = (
     "/usr/lib/wsl/lib",
@@ -256,7 +255,7 @@ class GpuSource(Source):
             self._forget()
             said = down.message
             if said != self._refusal:  # this already includes the remedy
-                said = explain_silence(said, wsl=self.host.exists("/dev/dxg"), crashed=self._probe.crashed)
+                said = explain_silence(said, wsl=self._wsl, crashed=self._probe.crashed)
             raise SourceError(said) from down
         if "error" in reply:
             self._fail(reply)
@@ -266,7 +265,9 @@ class GpuSource(Source):
             self._fail({"error": next(iter(self.lost.values())), **call})
         if not self._gpus:
             self._probe.renew()
-            raise NoData(explain_no_card(wsl=self.host.exists("/dev/dxg")))
+            words = TEMPLATES["no_card"]
+            facts = {"meaning": Message(words["meaning"]), "remedy": Message(words["wsl" if self._wsl else "native"])}
+            raise NoData("{meaning}; {remedy}", **facts)
         return self._sample()
 
     def own(self) -> tuple[Reading, ...]:
@@ -279,6 +280,10 @@ class GpuSource(Source):
             *(Reading(ERRORS, count, (error,)) for error, count in self._errors.copy().items()),
             *([Reading(LIBRARY, 1, library)] if session else []),
         )
+
+    @property
+    def _wsl(self) -> bool:
+        return self.host.exists("/dev/dxg")
 
     @property
     def probe_pid(self) -> int | None:
@@ -294,10 +299,9 @@ class GpuSource(Source):
         self._forget()
         error = reply["error"]
         self._errors[error] += 1
-        wsl = self.host.exists("/dev/dxg")
-        text = self._refusal = explain(error, reply["call"], reply["text"], wsl=wsl)
+        text = self._refusal = explain(error, reply["call"], reply["text"], wsl=self._wsl)
         self._probe.fail(text)
-        if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not on_the_bus(self.host):
+        if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not self._wsl and not on_the_bus(self.host):
             raise NoData(say("no NVIDIA GPU here"))
         raise SourceError(text)
 
@@ -380,3 +384,37 @@ def on_the_bus(host: Host) -> bool:
     except (NoData, SourceError):
         return True
     return any(host.read_optional(f"{_PCI}/{device}/vendor").strip() == "0x10de" for device in devices)
+
+
+#: error -> its meaning, and the remedy on plain Linux ("native") and, where different, under "wsl"
+REMEDIES: Mapping[str, Mapping[str, str]] = TEMPLATES["nvml"]
+
+
+def _remedy(error: str, *, wsl: bool) -> Message:
+    return Message({**TEMPLATES["driver"], **REMEDIES.get(error, {})}["wsl" if wsl else "native"])
+
+
+def explain_silence(meaning: MessageLike, *, wsl: bool, crashed: bool = False) -> Message:
+    """Return what happened and the remedy for a driver that hung or crashed."""
+    remedy = Message(TEMPLATES["driver"]["crash"]) if wsl and crashed else _remedy("", wsl=wsl)
+    return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)
+
+
+def explain_lost(error: str, *, wsl: bool) -> Message:
+    """Return the remedy for one card that does not answer while others do."""
+    return _remedy(error if error == "RESET_REQUIRED" else "GPU_IS_LOST", wsl=wsl)
+
+
+def explain_unread(*, mig: bool, denied: bool) -> Message | None:
+    """Return why a card that answers does not tell its memory; None where the driver gives no reason."""
+    reason = "mig" if mig else "denied" if denied else ""
+    return Message(TEMPLATES["unread_memory"][reason]) if reason else None
+
+
+def explain(error: str, call: str, text: str, *, wsl: bool) -> Message:
+    """Return the meaning of an NVML error, its remedy, and the call that returned it."""
+    known = error in REMEDIES
+    meaning = Message(REMEDIES[error]["meaning"]) if known else say("NVML returned {error}", error=error)
+    answer = say("{call}: {answer}", call=call, answer=text or error)
+    remedy = say("{remedy} ({answer})", remedy=_remedy(error, wsl=wsl), answer=answer)
+    return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)

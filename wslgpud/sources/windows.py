@@ -5,20 +5,18 @@ Read either from the JSON of the probe or from windows_exporter.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, NameLimit, gauge
-from wslgpud.model import GpuProcess, Reading, Sample
+from wslgpud.model import GpuProcess, Number, RamState, Reading, Sample
 from wslgpud.probes import interop
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
-from wslgpud.security import http_client
+from wslgpud.security import http_client, safe_files
 from wslgpud.security.redaction import address, parts, without
 from wslgpud.sources import Source, page_samples, parse_uint, table
 from wslgpud.sources import readings as known
@@ -152,7 +150,7 @@ class Facts(NamedTuple):
 
     sizes: Sizes
     adapters: tuple[Adapter, ...]
-    containers: Mapping[str, int] = MappingProxyType({})
+    containers: Mapping[str, int]
 
 
 class WindowsSource(Source):
@@ -184,8 +182,7 @@ class WindowsSource(Source):
     def ask(self) -> dict[str, Any]:
         """Return the probe's raw answer; NoData where Windows cannot be queried, or is not to be."""
         if isinstance(self.host, RecordedHost) and (recording := self.host.recording("windows.json")) is not None:
-            recorded: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
-            return recorded
+            return safe_files.parsed(recording.read_bytes())
         if self._probe is None or self._probe.pid is None:
             off = self.config.windows.probe == "off"
             if absence := say("switched off by windows.probe") if off else interop.absence(self.host):
@@ -247,13 +244,18 @@ class WindowsSource(Source):
         return None if total is None or free is None else (total - free) * 1024
 
 
+def scarcer(value: Callable[[MetricSpec], Number | None]) -> RamState | None:
+    """Return Windows' RAM, or its commit limit where that is scarcer; ``value`` returns that of a metric."""
+    total, available, limit, committed = map(value, (TOTAL, AVAILABLE, COMMIT_LIMIT, COMMITTED))
+    known = [RamState(int(total), int(available))] if total and available is not None else []
+    known += [RamState(int(limit), max(0, int(limit - committed)))] if limit and committed is not None else []
+    return min(known, key=lambda room: room.available / room.total, default=None)
+
+
 def left_share(sizes: Sizes) -> float | None:
     """Return the share of RAM that Windows has left, or of its commit limit where that is less."""
-    total, available = sizes.get(TOTAL), sizes.get(AVAILABLE)
-    limit, committed = sizes.get(COMMIT_LIMIT), sizes.get(COMMITTED)
-    ram = available / total if total and available is not None else None
-    promises = max(0, limit - committed) / limit if limit and committed is not None else None
-    return min((share for share in (ram, promises) if share is not None), default=None)
+    room = scarcer(sizes.get)
+    return None if room is None else room.available / room.total
 
 
 def next_period(every: float, before: tuple[float, float] | None, now: tuple[float, float]) -> float:
@@ -337,9 +339,7 @@ def from_exporter(text: str) -> Facts:
 
 def vm_bytes(held: Iterable[tuple[str, int]]) -> int | None:
     """Return the memory of WSL's VM; next to a ``vmmemWSL``, a ``vmmem`` belongs to another VM."""
-    sizes: dict[str, int] = {}
-    for name, size in held:
-        sizes[name.lower()] = max(size, sizes.get(name.lower(), 0))
+    sizes = {name.lower(): size for name, size in sorted(held, key=lambda process: process[1])}
     return sizes.get("vmmemwsl") or sizes.get("vmmem")
 
 

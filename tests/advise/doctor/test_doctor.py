@@ -36,9 +36,9 @@ from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings, Stress
 from wslgpud.host import Host, NoData, RecordedHost
 from wslgpud.model import Observation, Sample, Snapshot, SourceReport
 from wslgpud.optional_packages import remedy
-from wslgpud.probes.nvml_remedies import explain
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
+from wslgpud.sources.gpu import explain
 from wslgpud.words import say
 
 GOLDEN = Path(__file__).parent / "golden"

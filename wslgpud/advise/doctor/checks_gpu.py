@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from wslgpud import optional_packages
 from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
-from wslgpud.probes.nvml_remedies import explain_lost, explain_unread
 from wslgpud.risk.attribution import windows_programs
-from wslgpud.sources.gpu import LIBRARY_FOLDERS
+from wslgpud.sources.gpu import LIBRARY_FOLDERS, explain_lost, explain_unread
 from wslgpud.words import TEMPLATES, Message, MessageLike, all_of, filled, say, template
 
 GIB = 1 << 30

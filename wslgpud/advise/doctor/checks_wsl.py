@@ -14,7 +14,7 @@ from wslgpud.host import NoData, SourceError
 from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.wsl_config import Parsed
 from wslgpud.sources.kernel_lines import PRECEDES_THE_END, LineParser, parse_line
-from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.logs import KernelLogSource
 from wslgpud.words import TEMPLATES, Message, MessageLike, cause, say, says, template
 
 #: the key, which older releases of WSL know as well, comes before our scheduled task
