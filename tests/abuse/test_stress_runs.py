@@ -247,7 +247,7 @@ class TestWhatIsStored:
     @given(st.sampled_from(sorted(FIELDS)), JSON)
     @example("chunks", [{}])
     def test_no_detail_that_passes_the_check_breaks_the_screen(self, name: str, value: Any) -> None:
-        from wslgpud.cli.stress_screen import print_history, print_run
+        from wslgpud.cli.stress import print_history, print_run
 
         for detail in ({"ladder": [{name: value}]}, {"chunks": [{name: value}]}, {"patterns": [{name: value}]}):
             try:

@@ -16,7 +16,7 @@ from tests.support.daemons import eventually
 from wslgpud.advise.guard.runner import GuardedRun
 from wslgpud.advise.guard.sweeping import Sweep, SweepStep, predict, tail, too_much
 from wslgpud.advise.guard.usage import CardUse, RunStats, VramWatch
-from wslgpud.cli.sweep import _print
+from wslgpud.cli.guard import _print_steps
 from wslgpud.config import Config
 from wslgpud.host import Host
 
@@ -108,7 +108,7 @@ def test_in_a_small_machine_it_stops_in_time():
 
 
 def test_a_value_is_shown_as_it_is(capsys):
-    _print([SweepStep("[/list]", 0, 1.0, GIB, None)], "")
+    _print_steps([SweepStep("[/list]", 0, 1.0, GIB, None)], "")
 
     assert "[/list]" in capsys.readouterr().out
 
@@ -167,7 +167,7 @@ def test_a_plot_of_an_unknown_kind_is_refused_naming_known_ones(tmp_path):
 )
 def test_bars_compare_vram_where_any_value_used_it_and_else_ram(capsys, monkeypatch, measured, table):
     monkeypatch.setenv("COLUMNS", "80")
-    _print(measured, "2 ended with status 1")
+    _print_steps(measured, "2 ended with status 1")
 
     shown = capsys.readouterr()
     assert [line.rstrip() for line in shown.out.splitlines()] == table
@@ -207,7 +207,7 @@ def test_a_failed_value_is_drawn_in_red_and_others_in_cyan(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    _print([SweepStep("1", 0, 1.0, GIB, None), SweepStep("2", 137, 1.0, GIB, None)], "")
+    _print_steps([SweepStep("1", 0, 1.0, GIB, None), SweepStep("2", 137, 1.0, GIB, None)], "")
     _, first, second = capsys.readouterr().out.splitlines()
 
     assert "\x1b[36m━" in first

@@ -17,9 +17,9 @@ from tests.alerts.ticks import transition
 from tests.support.daemons import saying
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.report import HeadroomCurve, Report
-from wslgpud.cli import app, incidents
+from wslgpud.cli import alerts, app
+from wslgpud.cli.alerts import _as_of_now, _print_list, _readable, recent
 from wslgpud.cli.console import Console
-from wslgpud.cli.incidents import _as_of_now, _print_list, _readable, recent
 from wslgpud.config import StoreSettings
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.store import Store
@@ -219,9 +219,9 @@ def test_a_plot_has_four_panels_and_no_foreign_cgroup(
     resource: str, drawn: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plots: list[Any] = []
-    monkeypatch.setattr(incidents, "plot_incident", lambda *drawing: plots.append(drawing))
+    monkeypatch.setattr(alerts, "plot_incident", lambda *drawing: plots.append(drawing))
     for more in ({}, {"outcome": "it ended"}):
-        incidents._draw(report(incident(resource=resource), **more), tmp_path / "plot.png")
+        alerts._draw(report(incident(resource=resource), **more), tmp_path / "plot.png")
 
     (panels, story, _, title, text), (*_, ended, _) = plots
     assert [curve.resource for curve in panels] == drawn

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from tests.page.stage import TRACES
 from tests.store.made import T0, FakeClock
 from tests.stress.support import night
-from wslgpud.cli import app, fit_answer
+from wslgpud.cli import app
 from wslgpud.cli.common import Fault
-from wslgpud.cli.fit_answer import Usable, card_of, usable
+from wslgpud.cli.fit import Usable, card_of, usable
 from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
@@ -33,7 +33,7 @@ CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
 
 
 def on(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
-    monkeypatch.setattr(fit_answer, "Host", lambda: RecordedHost(HOSTS / machine))
+    monkeypatch.setattr("wslgpud.cli.fit.Host", lambda: RecordedHost(HOSTS / machine))
 
 
 def test_a_card_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,13 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.documents import calm
-from wslgpud.advise.live_sample import LiveSample, RecentSeries
+from wslgpud.advise.live_sample import LiveSample
 from wslgpud.cli import app, status
 from wslgpud.cli.live import feed as live_feed
 from wslgpud.cli.live.feed import DaemonFeed, NotYet, feed_of
@@ -41,7 +40,7 @@ class Answers:
         if not self.left:
             raise KeyboardInterrupt
 
-    def past(self, _: RecentSeries) -> Any:
+    def past(self) -> Any:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -142,14 +141,12 @@ def test_monitor_is_live_only_with_a_keyboard_and_a_screen(
             pass
 
     class Feed(Answers):
-        def past(self, _: RecentSeries) -> Any:
-            return closing_nothing
+        def past(self) -> Any:
+            return None
 
-    closing_nothing = SimpleNamespace(close=lambda: None)
     feed = Feed(at_level("ok"))
     monkeypatch.setattr(status, "feed_of", lambda *_: feed)
     monkeypatch.setattr("wslgpud.cli.live.app.LiveApp", Live)
-    monkeypatch.setattr("wslgpud.cli.live.series_source.before", lambda *_: ())
     monkeypatch.setattr(os, "isatty", lambda number: number in terminals)
     done = CliRunner().invoke(app, ["monitor", "--interval", "0.1s", *words], env={"COLUMNS": "100"})
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wslgpud import __version__, config, words
-from wslgpud.cli import app, completion
+from wslgpud.cli import app, completion_script
 from wslgpud.cli import help as helps
 from wslgpud.cli.config import to_toml
 from wslgpud.words import t
@@ -49,7 +49,7 @@ class Section(NamedTuple):
 
 def files() -> dict[str, str]:
     """Return the text of each file by its path below ``share``."""
-    return pages() | {path: f"{completion.script(shell)}\n" for shell, path in _COMPLETIONS.items()}
+    return pages() | {path: f"{completion_script(shell)}\n" for shell, path in _COMPLETIONS.items()}
 
 
 def write(folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_modules_tests_are_in_its_folder_or_name_it() -> None:
 
 
 def test_tests_naming_a_module_run_before_a_large_folder() -> None:
-    found = files_of(Path(__file__).parents[2], "wslgpud/cli/stress_screen.py")
+    found = files_of(Path(__file__).parents[2], "wslgpud/cli/stress.py")
 
     assert found.index("tests/stress/test_progress.py") < found.index("tests/live/test_app.py")
 

@@ -22,14 +22,14 @@ from textual.widgets import Static
 from tests.support import daemons
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import CurveKey, LiveSample
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed, OwnFeed
+from wslgpud.cli.live.past import Drawn, Past
 from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.series.curves import Curve
-from wslgpud.series.past import Drawn, Past
 from wslgpud.store import SeriesRef
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -47,8 +47,8 @@ class Feed:
             raise Unanswered(self.trouble)
         return self._own.look()
 
-    def past(self, trail: RecentSeries) -> Past:
-        return self._own.past(trail)
+    def past(self) -> Past | None:
+        return None
 
     def close(self) -> None:
         self._own.close()
@@ -173,7 +173,7 @@ def test_the_first_sample_fills_sparklines_once_with_the_past() -> None:
             self.looks += 1
             return super().look()
 
-        def past(self, _: RecentSeries) -> Past:
+        def past(self) -> Past:
             def drawn(word: str, start: float, end: float, points: int) -> Drawn:
                 asked.append(word)
                 before = [(end - 60 + n, 0.5, 0.5, 0.5) for n in range(50)]

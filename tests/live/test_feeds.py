@@ -17,17 +17,14 @@ from tests.live.test_app import comes_about
 from tests.live.test_past_screen import GIB, NOW, curve
 from tests.support.documents import calm
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.live import feed as feeds
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed, feed_of, looked
-from wslgpud.cli.live.series_source import trail_past
+from wslgpud.cli.live.past import Drawn, Past, api_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
 from wslgpud.client import DaemonClient
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.series.past import Drawn, Past, api_past
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.store import Store
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 DAEMON = DaemonClient("http://127.0.0.1:9")
@@ -42,23 +39,11 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def history_of(feed: Any) -> str:
-    past = feed.past(RecentSeries())
-    past.close()
+def test_without_a_daemon_there_is_no_history(tmp_path: Path, folders: list[Path]) -> None:
+    feed = feed_of(tmp_path / "no.toml", None, None)
     feed.close()
-    return str(past.where)
 
-
-def test_without_a_daemon_history_comes_from_the_database_found(folders: list[Path], tmp_path: Path) -> None:
-    config = tmp_path / "no.toml"
-
-    assert "only samples of this view" in history_of(feed_of(config, None, None))
-    for folder in reversed(folders):
-        folder.mkdir()
-        Store(folder / "wslgpud.db").close()
-        assert history_of(feed_of(config, None, None)) == f"from {folder / 'wslgpud.db'}"
-    (folders[0] / "wslgpud.db").write_text("damaged")
-    assert "only samples of this view" in history_of(feed_of(config, None, None))
+    assert feed.past() is None
 
 
 def test_a_running_daemon_is_asked_unless_a_recording_is_named(
@@ -73,8 +58,7 @@ def test_a_running_daemon_is_asked_unless_a_recording_is_named(
     assert isinstance(running, DaemonFeed)
     assert isinstance(recorded, OwnFeed)
     assert (seen_by, asked) == ("recording", [folders])
-    assert history_of(running) == f"from {DAEMON.url}"
-    assert "only samples of this view" in history_of(recorded)
+    assert running.past().where == f"from {DAEMON.url}"
 
 
 def test_training_on_a_windows_drive_is_sought_every_10_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,19 +124,12 @@ def test_a_daemon_is_asked_for_as_many_points_as_it_gives(
         "ask",
         lambda _, path, **query: answers.get(path) or queries.append(query) or {"step": 0, "series": []},
     )
-    past = api_past(DAEMON, catalogue())
+    past = api_past(DAEMON)
 
     assert past.drawn("ram", 0.0, 1.0, asked).curves == []
     assert (past.words(), queries) == (["ram"], [])
     assert past.drawn("ram", 0.0, 1.0, asked).step_seconds == 1.0
     assert queries == [{"series": ["x"], "start": 0.0, "end": 1.0, "points": points}]
-
-
-def test_a_single_sample_is_drawn_at_the_screens_resolution() -> None:
-    trail, shift = RecentSeries(), time.time() - time.monotonic()
-    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
-
-    assert trail_past(trail).drawn("cpu", shift, shift + 5, 10).step_seconds == 0.5
 
 
 def test_the_choice_is_marked_and_trouble_stands_out() -> None:

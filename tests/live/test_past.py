@@ -1,4 +1,4 @@
-"""History in the live view: the same from a daemon's API as from its database, and some without either."""
+"""History in the live view: from a daemon's API, and only from there."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.advise.hints import hints
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
-from wslgpud.app.catalogue import catalogue
+from wslgpud.advise.live_sample import CurveKey, RecentSeries
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed
-from wslgpud.cli.live.series_source import before, trail_past
+from wslgpud.cli.live.past import Drawn, Past, api_past, before
 from wslgpud.cli.live.series_view import SPANS, History, SeriesWindow, history
 from wslgpud.client import DaemonClient
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.series.curves import Curve
-from wslgpud.series.past import Drawn, Past, api_past, database_past
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import SeriesRef
 from wslgpud.words import MessageError
@@ -62,24 +60,20 @@ def remember(stage: Stage, count: int = 60) -> float:
 
 
 def api_of(stage: Stage) -> Past:
-    return api_past(DaemonClient(stage.url), catalogue())
+    return api_past(DaemonClient(stage.url))
 
 
-def test_api_and_database_tell_the_same(stage: Stage) -> None:
+def test_the_daemon_tells_what_it_has_recorded(stage: Stage) -> None:
     now = remember(stage)
-    api, file = api_of(stage), database_past(stage.database, catalogue())
-    try:
-        assert (api.where, file.where) == (f"from {stage.url}", f"from {stage.database}")
-        assert list(api.words()) == list(file.words()) == ["ram", "disk"]
-        for word in ("ram", "disk"):
-            theirs, ours = (past.drawn(word, now - 120, now + 1, 200) for past in (api, file))
-            assert theirs.step_seconds == ours.step_seconds == 1
-            for one, other in zip(theirs.curves, ours.curves, strict=True):
-                assert (one.ref.metric, one.unit, one.rate) == (other.ref.metric, other.unit, other.rate)
-                assert [p[2] for p in one.points] == pytest.approx([p[2] for p in other.points])
-                assert len(one.points) > 50
-    finally:
-        file.close()
+    past = api_of(stage)
+
+    assert past.where == f"from {stage.url}"
+    assert past.words() == ["ram", "disk"]
+    for word, value in (("ram", 100 << 20), ("disk", 1 << 20)):
+        drawn = past.drawn(word, now - 120, now + 1, 200)
+        (curve,) = drawn.curves
+        assert (drawn.step_seconds, curve.rate, len(curve.points) > 50) == (1, word == "disk", True)
+        assert curve.points[-1][2] == pytest.approx(value)
 
 
 @pytest.mark.slow
@@ -95,11 +89,6 @@ def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
     (curve,) = drawn.curves
     assert 100 < len(curve.points) <= 200
     assert drawn.step_seconds >= DAY
-
-
-def test_a_database_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(match=r"nothing\.db"):
-        database_past(tmp_path / "nothing.db", catalogue())
 
 
 def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
@@ -131,7 +120,7 @@ def test_an_answer_that_makes_no_sense_is_said_so(monkeypatch: pytest.MonkeyPatc
     answers = {"/api/v1/series": {"series": [{"name": "x", "metric": METRIC}]}}
     answers["/api/v1/range"] = {"step": 1, "series": [series]}
     monkeypatch.setattr(DaemonClient, "ask", lambda _, path, **__: answers[path])
-    past = api_past(DaemonClient("http://elsewhere"), catalogue())
+    past = api_past(DaemonClient("http://elsewhere"))
 
     assert past.words() == ["ram"]
     with pytest.raises(MessageError, match="is not wslgpud"):
@@ -141,17 +130,6 @@ def test_an_answer_that_makes_no_sense_is_said_so(monkeypatch: pytest.MonkeyPatc
     answers["/api/v1/series"] = {"series": [{"name": "x"}]}
     with pytest.raises(MessageError, match="is not wslgpud"):
         past.words()
-
-
-def test_without_either_there_is_what_the_view_has_seen() -> None:
-    trail, now = RecentSeries(), time.monotonic()
-    trail.seed(CurveKey("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
-    past = trail_past(trail)
-
-    assert past.words() == ["used"]
-    (curve,) = past.drawn("used", time.time() - 300, time.time(), 100).curves
-    assert len(curve.points) == 60
-    assert past.drawn("used", time.time() - 9000, time.time() - 8000, 100).curves == []
 
 
 def drawn_of(count: int, *points: tuple[float, float, float, float]) -> Drawn:
@@ -192,7 +170,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     remember(stage)
 
     class WithPast(Feed):
-        def past(self, _: RecentSeries) -> Past:
+        def past(self) -> Past:
             return api_of(stage)
 
     async def play() -> None:
@@ -226,15 +204,24 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     asyncio.run(play())
 
 
+def test_without_a_daemon_h_says_where_history_is() -> None:
+    async def play() -> None:
+        live = LiveApp(Feed(), 0.2)
+        async with live.run_test(size=(120, 40), notifications=True) as pilot:
+            await shows(live, "memory")
+            await pilot.press("h")
+            await comes_about(lambda: any("wslgpud history" in one.message for one in live._notifications))
+            assert not isinstance(live.screen, History)
+
+    asyncio.run(play())
+
+
 def words_of(feed: DaemonFeed) -> Sequence[str]:
     """Return what can be asked of a history that may be about to be."""
-    past = feed.past(RecentSeries())
     try:
-        return past.words()
+        return feed.past().words()
     except MessageError:
         return ()
-    finally:
-        past.close()
 
 
 def test_a_daemon_with_a_password_still_answers_its_own_machine(tmp_path: Path) -> None:
@@ -271,7 +258,7 @@ def test_sparklines_begin_with_the_past_the_daemon_has_seen(stage: Stage) -> Non
     stage.host("two-gpus", past_seconds=300)
     feed = DaemonFeed(DaemonClient(stage.url))
     look, trail = feed.look(), RecentSeries()
-    for key, points in before(feed.past(trail), look):
+    for key, points in before(feed.past(), look):
         trail.seed(key, points)
 
     ram = next(f for f in look.document["forecasts"] if f["resource"] == "ram")
@@ -282,10 +269,3 @@ def test_sparklines_begin_with_the_past_the_daemon_has_seen(stage: Stage) -> Non
         assert points[0][0] == pytest.approx(look.mono - 300, abs=10)
         assert points[-1][0] < look.mono
         assert {round(v, 2) for _, v in points} == {round(value, 2)}
-
-
-def test_what_the_view_itself_has_seen_is_not_put_before_it() -> None:
-    trail = RecentSeries()
-    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
-
-    assert before(trail_past(trail), LiveSample(2.0, {}, {}, "own look")) == []

@@ -11,15 +11,14 @@ import pytest
 
 from tests.live.test_rows import looked, printed
 from tests.support.documents import GIB, calm
-from wslgpud.advise.live_sample import CurveKey, RecentSeries
+from wslgpud.advise.live_sample import CurveKey
 from wslgpud.cli.chart import drawn
 from wslgpud.cli.history import _last
-from wslgpud.cli.live.series_source import before, trail_past
+from wslgpud.cli.live.past import Drawn, Past, before
 from wslgpud.cli.live.series_view import SPANS, SeriesWindow, history
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.series.curves import Curve
 from wslgpud.series.export import coarser
-from wslgpud.series.past import Drawn, Past
 from wslgpud.store import SeriesRef
 from wslgpud.store.records import Oldest, Point
 
@@ -143,24 +142,7 @@ def test_a_last_value_tells_its_age_after_90_s() -> None:
     assert _last(None, "bytes") == ("", "not recently")
 
 
-def test_what_the_view_has_seen_is_drawn_between_two_moments() -> None:
-    shift = time.time() - time.monotonic()
-    trail = RecentSeries()
-    trail.seed(CurveKey("used", "ram"), [(float(n), n / 100) for n in range(0, 50, 2)])
-    trail.seed(CurveKey("cpu"), [(1.0, 0.5)])
-    past = trail_past(trail)
-    drawn = past.drawn("used", shift + 9.5, shift + 20.5, 100)
-
-    assert list(past.words()) == ["used", "cpu"]
-    (only,) = drawn.curves
-    assert [value for *_, value in only.points] == [0.10, 0.12, 0.14, 0.16, 0.18, 0.20]
-    assert (str(only.ref), only.unit) == ('used{of="ram"}', "ratio")
-    assert drawn.step_seconds == pytest.approx(2.0)
-    assert past.drawn("used", shift, shift + 50, 10).step_seconds == 5.0
-    assert str(past.drawn("cpu", shift, shift + 50, 10).curves[0].ref) == "cpu"
-
-
-def test_sparklines_begin_with_the_history_of_this_machine_alone() -> None:
+def test_sparklines_begin_with_the_daemons_history() -> None:
     document = calm(at=datetime.fromtimestamp(NOW).astimezone().isoformat())
     look = replace(looked(document), mono=1000.0)
     curves = {
@@ -181,9 +163,8 @@ def test_sparklines_begin_with_the_history_of_this_machine_alone() -> None:
         (CurveKey("cpu"), [(940.0, 0.25)]),
     ]
     assert asked == [(word, NOW - 600, NOW, 300) for word in ("headroom", "gpu", "cpu")]
-    curves["gpu"].append(curve("gpu_utilization_ratio", 0.5, host="other", gpu="0"))
-    assert [key for key, _ in before(past, look)] == [CurveKey("used", "ram"), CurveKey("cpu")]
     assert before(Past("here", list, drawn), look) == [(CurveKey("cpu"), [])]
+    assert before(None, look) == []
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Value
 from wslgpud.cli.chart import bar, spark
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.rows import SPANS_SECONDS, RowContext, Shown, rule
-from wslgpud.cli.live.rows_machine import process_table, processes
-from wslgpud.cli.live.screen import once
+from wslgpud.cli.live.screen import once, process_table, processes
 
 MIB = 1 << 20
 

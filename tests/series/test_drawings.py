@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from wslgpud import colors
 from wslgpud.alerts.report import HeadroomCurve
-from wslgpud.model import Forecast, Level, StressResult, Transition
+from wslgpud.model import Forecast, Level, Transition
 from wslgpud.series import plots
 from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.words import Message
@@ -145,44 +144,19 @@ def test_more_than_three_replays_stand_in_three_columns(
 
 
 def test_what_holds_nothing_to_draw_is_refused() -> None:
-    skipped = StressResult(DAY, "GPU-a", 0, "RTX", "skipped")
     with pytest.raises(plots.PlotError, match="nothing to draw"):
         plots.plot_replays([("leak", {"ram": []})], PATH)
-    with pytest.raises(plots.PlotError, match="nothing to draw"):
-        plots.plot_stress([skipped], PATH)
     with pytest.raises(plots.PlotError, match="nothing to draw"):
         plots.plot_sweep("x", [], PATH)
 
 
-def night(day: int, uuid: str = "GPU-a", driver: str = "570", **values: float) -> StressResult:
-    return StressResult(day * DAY, uuid, int(uuid == "GPU-b"), "RTX", "passed", key={"driver": driver}, values=values)
+def test_a_moment_is_marked_and_named_in_all_panels(figures: list[Any]) -> None:
+    steady: list[plots.Point] = [(n * DAY, 1, 2, 3) for n in range(4)]
+    plots.plot_curves([("a", "watts", steady), ("b", "celsius", steady)], math.inf, PATH, [(2 * DAY, "570 → 580")])
 
-
-def test_nights_are_drawn_by_day_and_new_drivers_marked(figures: list[Any]) -> None:
-    runs = [
-        night(1, usable_bytes=3 * GIB, write_median=2e9, errors=0),
-        night(2, usable_bytes=2 * GIB, read_median=1e9, errors=2),
-        replace(night(3), verdict="left"),
-        night(4, driver="580", usable_bytes=GIB, write_median=4e9, errors=1),
-    ]
-    plots.plot_stress(runs, PATH)
-
-    usable, speed, errors = figures[0].axes
-    assert curves(usable) == [([1, 2, 4], [3, 2, 1])]
-    assert curves(speed) == [([1, 4], [2, 4]), ([2], [1])]
-    assert curves(errors) == [([1, 2, 4], [0, 2, 1])]
-    assert [moments(axes) for axes in (usable, speed, errors)] == [[4], [4], [4]]
-    assert [(text.get_text(), text.xy) for text in usable.texts] == [(" 570 → 580", (4, 1))]
-    assert [text.get_text() for text in speed.get_legend().get_texts()] == ["write", "read"]
-
-
-def test_nights_of_two_cards_are_told_apart_by_name(figures: list[Any]) -> None:
-    plots.plot_stress([night(1, write_median=1e9), night(1, "GPU-b", "580", write_median=2e9)], PATH)
-
-    usable, speed, errors = figures[0].axes
-    assert [text.get_text() for text in speed.get_legend().get_texts()] == ["gpu0 RTX write", "gpu1 RTX write"]
-    assert moments(usable) == []
-    assert errors.get_ylim() == pytest.approx((0, 1.1)), "without errors the axis is that of one"
+    for axes in figures[0].axes:
+        assert moments(axes) == [2]
+        assert [(text.get_text(), text.xy) for text in axes.texts] == [(" 570 → 580", (2, 1))]
 
 
 @pytest.mark.parametrize(("values", "places"), [(["1", "2", "8"], [1, 2, 8]), (["a", "b", "8"], [0, 1, 2])])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.series.test_drawings import DAY, GIB, night
+from tests.series.test_drawings import DAY, GIB
 from wslgpud.alerts.report import HeadroomCurve
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.series import plots
@@ -80,14 +80,6 @@ def replay() -> None:
     plots.plot_replays([("leak", {"ram": series})], Path("x.svg"))
 
 
-def stress() -> None:
-    runs = [
-        night(1, usable_bytes=3 * GIB, write_median=2e9, change_median=3e9, read_median=4e9, errors=0),
-        night(2, driver="580", usable_bytes=2 * GIB, write_median=1e9, errors=20),
-    ]
-    plots.plot_stress(runs, Path("x.svg"))
-
-
 def curves() -> None:
     held: list[plots.Point] = [(DAY + second, 1 * GIB, 2 * GIB, 4 * GIB) for second in range(0, 50, 10)]
     warm: list[plots.Point] = [(DAY, 40.0, 50.0, 70.0), (DAY + 40, 41.0, 51.0, 71.0)]
@@ -126,7 +118,7 @@ def greenwich(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("greenwich")
-@pytest.mark.parametrize("draw", [replay, stress, curves, sweep, incident], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", [replay, curves, sweep, incident], ids=lambda draw: draw.__name__)
 def test_a_picture_is_drawn_as_before(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare a picture's parts; with WSLGPUD_RENEW (./tests/renew), write them first."""
     drawn: list[Any] = []

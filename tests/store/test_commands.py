@@ -23,8 +23,7 @@ from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 from wslgpud.cli.chart import chart
 from wslgpud.config import StoreSettings
-from wslgpud.series.curves import Curve
-from wslgpud.series.find import WORDS
+from wslgpud.series.curves import WORDS, Curve
 from wslgpud.store import SeriesRef, Store, maintenance, upkeep
 from wslgpud.words.units import amount, size
 

@@ -17,7 +17,8 @@ from wslgpud.advise.fit.plan import PRECISIONS, Mode, Optimizer
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.sweeping import SweepStep, too_much
 from wslgpud.advise.guard.usage import CardUse, MemoryLeft, RunStats, VramWatch
-from wslgpud.cli import app, guard, stress_screen, sweep
+from wslgpud.cli import app, guard
+from wslgpud.cli import stress as stress_screen
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import FindingKind
@@ -249,7 +250,7 @@ class TestFitAndSweep:
     def test_which_value_still_fits(self, capsys) -> None:
         steps = [SweepStep("1", 0, 1.0, GIB, GIB), SweepStep("2", 0, 2.0, None, 2 * GIB)]
         end = too_much(steps, "64", 50 * GIB, 16 * GIB)
-        sweep._print(steps, words.current().text(end))
+        guard._print_steps(steps, words.current().text(end))
         said = capsys.readouterr()
 
         assert english_in(said.out + said.err) == []

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 
 from tests.stress.support import night
 from wslgpud.cli import app
-from wslgpud.cli.stress_screen import print_history, print_run
+from wslgpud.cli.stress import print_history, print_run
 from wslgpud.config import StoreSettings
-from wslgpud.series import plots
 from wslgpud.store import Store
 from wslgpud.stress.by_hand import set_by_signals
 from wslgpud.words import say
@@ -113,17 +112,6 @@ def test_without_a_gpu_there_is_nothing_to_test(tmp_path):
 
     assert done.exit_code == 2
     assert "GPU" in done.output
-
-
-@pytest.mark.parametrize(("errors", "top"), [((None, None), 1.1), ((0, 3), 3.3), ((40, None), 44)])
-def test_the_picture_leaves_room_for_all_wrong_words(errors, top, monkeypatch, tmp_path):
-    pytest.importorskip("matplotlib")
-    drawn = []
-    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
-    runs = [night(n, **({} if count is None else {"errors": count})) for n, count in enumerate(errors)]
-    plots.plot_stress(runs, tmp_path / "nights.png")
-
-    assert drawn[0].axes[-1].get_ylim() == pytest.approx((0, top))
 
 
 def test_a_verdict_can_be_read_aloud(capsys):

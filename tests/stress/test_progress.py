@@ -6,7 +6,7 @@ import pytest
 
 from tests.sampling.test_pipeline import SteppingClock
 from tests.support.elsewhere import Elsewhere
-from wslgpud.cli.stress_screen import Progress
+from wslgpud.cli.stress import Progress
 from wslgpud.stress.stress_run import WorkerPace, reporting
 
 PLANNED = 100_000

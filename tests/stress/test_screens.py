@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stress.support import MIB, night
-from wslgpud.cli import stress_screen
-from wslgpud.cli.stress_screen import Progress
+from wslgpud.cli import stress as stress_screen
+from wslgpud.cli.stress import Progress
 from wslgpud.model import StressResult
 from wslgpud.stress.comparison import by_key, differences
 from wslgpud.words import say
@@ -113,9 +114,10 @@ def test_runs_of_one_driver_are_not_compared(shown: Shown) -> None:
     assert first == "nothing to compare: all runs are of one driver and torch"
 
 
-def test_a_cards_complete_runs_are_drawn_from_the_second_on(shown: Shown) -> None:
-    assert shown(stress_screen.print_curves, nights()) == drawn_before("curves")
-    assert shown(stress_screen.print_curves, nights()[4:5]) == []
+def test_a_cards_complete_runs_are_drawn(shown: Shown) -> None:
+    complete = [run for run in nights() if run.complete]
+
+    assert shown(stress_screen._draw, complete, None) == drawn_before("curves")
 
 
 def test_the_worker_shows_what_is_checked_and_what_is_left() -> None:
@@ -139,23 +141,48 @@ def test_wrong_words_are_shown_at_once_and_other_lines_not(capsys: pytest.Captur
     assert capsys.readouterr().err.splitlines() == ["wrong words in chunk 3 (walking)"]
 
 
-def test_each_card_has_its_own_curves_from_the_second_run_on(shown: Shown) -> None:
-    runs = [replace(night(n, uuid=f"GPU-{n % 2}"), gpu=n % 2, wall=NOON + n) for n in range(4)]
-    heads = [line.strip() for line in shown(stress_screen.print_curves, runs) if line.startswith(" GPU")]
+def names(runs: Sequence[StressResult], monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Return what is drawn of runs, by its unit."""
+    drawn: dict[str, list[str]] = {}
+    for curve in pictures(runs, monkeypatch)[0]:
+        drawn.setdefault(curve[1], []).append(curve[0])
+    return drawn
 
-    assert heads == [
-        f"GPU {gpu} NVIDIA GeForce RTX 5070 Ti: {what}"
-        for gpu in (0, 1)
-        for what in ("usable VRAM", "GB/s  ━ write  ━ change  ━ read")
+
+def pictures(runs: Sequence[StressResult], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[tuple[float, str]]]:
+    """Return the curves and the moments of a picture."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(stress_screen, "plot_curves", lambda *all_of_it: drawn.append(all_of_it))
+    stress_screen._draw(runs, Path("nights.png"))
+    return drawn[0][0], drawn[0][3]
+
+
+def test_each_card_has_curves_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [replace(night(n, uuid=f"GPU-{n % 2}"), gpu=n % 2, wall=NOON + n) for n in range(4)]
+
+    assert names(runs, monkeypatch) == {
+        "GiB": ["gpu0 usable VRAM (GiB)", "gpu1 usable VRAM (GiB)"],
+        "GB/s": [f"gpu{gpu} {what}" for gpu in (0, 1) for what in ("write", "change", "read")],
+    }
+    assert names([replace(runs[0], values={"read_median": 1e9, "errors": 0})], monkeypatch) == {"GB/s": ["gpu0 read"]}
+    wrong, _ = pictures([replace(runs[0], values={"errors": count}) for count in (0, 2)], monkeypatch)
+    assert [(name, unit, [point[2] for point in points]) for name, unit, points in wrong] == [
+        ("gpu0 wrong words", "wrong words", [0, 2])
     ]
-    lone = shown(stress_screen.print_curves, [replace(run, values={"read_median": 1e9}) for run in runs[::2]])
-    assert lone[0] == " GPU 0 NVIDIA GeForce RTX 5070 Ti: GB/s"
+
+
+def test_a_new_driver_of_a_card_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = ("570", "570", "580", "580")
+    runs = [replace(night(n), key={"driver": driver}, wall=NOON + n) for n, driver in enumerate(drivers)]
+    other = replace(runs[0], uuid="GPU-other", gpu=1, key={"driver": "1"})
+
+    assert pictures([*runs, other], monkeypatch)[1] == [(NOON + 2, "570 → 580")]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.4])
 def test_runs_within_a_second_are_drawn_a_second_wide(seconds: float, shown: Shown) -> None:
     runs = [replace(night(n), wall=NOON + n * seconds) for n in range(2)]
-    axis = shown(stress_screen.print_curves, runs)[9].split()
+    axis = shown(stress_screen._draw, runs, None)[8].split()
 
     assert (axis[0], axis[-1]) == ("12:00:00", "12:00:01")
 

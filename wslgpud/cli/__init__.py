@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import UserDict
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -54,13 +54,15 @@ COMMANDS = {name: purpose for section in SECTIONS.values() for name, purpose in 
 #: commands in the module of another
 _BESIDE = {
     "monitor": "status",
+    "incidents": "alerts",
     "export": "history",
     "record": "replay",
     "capture": "replay",
     "inside": "guard",
+    "sweep": "guard",
     "run": "service",
-    "dashboards": "shipped",
-    "rules": "shipped",
+    "dashboards": "config",
+    "rules": "config",
 }
 
 
@@ -93,11 +95,17 @@ class _Root(CommandGroup):
         }
 
 
+def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
+    """Return the script for a shell to load."""
+    from click.shell_completion import get_completion_class
+
+    asking = get_completion_class(shell)(click.Command("wslgpud"), {}, "wslgpud", "_WSLGPUD_COMPLETE")
+    return (asking.source_template % asking.source_vars()).rstrip()
+
+
 def _complete(context: click.Context, _param: click.Parameter, shell: Any) -> None:
     if shell is not None and not context.resilient_parsing:
-        from wslgpud.cli import completion
-
-        print(completion.script(shell))
+        print(completion_script(shell))
         context.exit()
 
 

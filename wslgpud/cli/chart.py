@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-from wslgpud.cli.console import table_of
+from wslgpud.cli.console import Console, table_of
 from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
 from wslgpud.words import t
@@ -145,6 +145,19 @@ def drawn(
         figures = map(write, (lowest, sum(means) / len(means), highest, means[-1]))
         table.add_row(line, f"{curve.ref.host}: " * hosts + short(curve.ref), *figures)
     return Group(picture, table)
+
+
+def print_curves(curves: Sequence[Curve], span: tuple[float, float], step: float) -> None:
+    """Print a plot for each unit, each with a table of its curves."""
+    console, count = Console(), len(TERMINAL_LINES)
+    kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))
+    for kind in kinds:
+        of_kind = [c for c in curves if (c.unit, c.rate) == kind]
+        console.print(drawn(of_kind, span, step, (console.picture_width, 12 if len(kinds) == 1 else 8)))
+        if len(of_kind) > count:
+            remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=count)
+            console.print(remark, style="dim")
+        console.print()
 
 
 def used_of(

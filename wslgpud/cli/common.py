@@ -1,11 +1,11 @@
-"""Shared by the commands: options that mean the same everywhere, parsing of moments, and errors."""
+"""Shared by the commands: options that mean the same everywhere, their completion, and errors."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import click
 
 from wslgpud import config as configuration
 from wslgpud.cli.commands import TERMINAL, Declared, language
-from wslgpud.client import DaemonClient
+from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.words import Fact, Message, MessageError, MessageLike, cause, current, use
 
 
@@ -173,3 +173,37 @@ Force = Annotated[bool, flag("--force", "replace a file of that name")]
 def iso(wall: float | None) -> str | None:
     """Return a moment for ``--json``: in local time, with its zone; None where it is unknown."""
     return None if wall is None else datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
+
+
+#: completes one value: context, parameter and prefix -> all matching values
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completer(names: Callable[[], Any]) -> Completer:
+    """Return a completer for names, which are determined on demand."""
+    return lambda _context, _param, incomplete: [name for name in map(str, names()) if name.startswith(incomplete)]
+
+
+def _rules() -> list[str]:
+    from wslgpud.alerts.rules import OTHERS, RULES
+
+    return sorted([*OTHERS, *(rule.name for rule in RULES)])
+
+
+def _metrics() -> list[str]:
+    from wslgpud.app.catalogue import catalogue
+
+    return [spec.name for spec in catalogue() if spec.stored]
+
+
+def _listed(path: str, rows: str) -> list[int]:
+    """Return the numbers that a daemon lists, newest first; none where none answers."""
+    for daemon in filter(None, map(DaemonClient.of, daemon_folders(None))):
+        with suppress(Unanswered, KeyError, TypeError):
+            return [row["id"] for row in daemon.ask(path)[rows]]
+    return []
+
+
+complete_rule, complete_metric = completer(_rules), completer(_metrics)
+complete_incident = completer(lambda: _listed("/api/v1/incidents", "incidents"))
+complete_stress_run = completer(lambda: _listed("/api/v1/stress", "runs"))

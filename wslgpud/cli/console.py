@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich import console as rich_console
 from rich import progress
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.segment import Segment
@@ -34,7 +35,9 @@ def harmless(segments: Iterable[Segment]) -> Iterator[Segment]:
             yield segment
 
 
-def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) -> Table:
+def table_of(
+    *columns: str, rows: Iterable[Iterable[RenderableType]] = (), gap: int = 2, style: str = "dim", first: int = 0
+) -> Table:
     """Return a table without lines, with columns like ``>seconds``: the alignment, and the heading if any.
 
     ``<`` and ``>`` are never folded, ``~`` is folded between words. ``first`` is the indentation.
@@ -45,16 +48,15 @@ def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) ->
         justify: Literal["left", "right"] = "right" if column[0] == ">" else "left"
         overflow: Literal["fold", "ellipsis"] = "fold" if headed else "ellipsis"
         table.add_column(column[1:], no_wrap=column[0] != "~", overflow=overflow, justify=justify)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Padding:
     """Return names beside their texts, indented; those without a text are left out."""
-    table = table_of("<", "~")
+    table = table_of("<", "~", rows=(row for row in rows if row[1]))
     table.columns[1].overflow = "fold"
-    for name, text in rows:
-        if text:
-            table.add_row(name, text)
     return Padding.indent(table, 2)
 
 
@@ -75,7 +77,7 @@ class Console(RichConsole):
         return _PICTURE if self._endless else self.width
 
     def render(
-        self, renderable: rich_console.RenderableType, options: rich_console.ConsoleOptions | None = None
+        self, renderable: RenderableType, options: rich_console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Render as Rich does, made printable; every print, bar and table passes here."""
         if self._endless and isinstance(renderable, Panel):

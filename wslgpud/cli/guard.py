@@ -1,13 +1,16 @@
-"""``wslgpud guard -- CMD`` and ``wslgpud inside -- CMD``: a build or a training under watch."""
+"""``wslgpud guard``, ``inside`` and ``sweep``: commands under watch, a build, a training, a list of values."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import shlex
 import shutil
 import signal
+import sys
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from rich.cells import chop_cells
 
@@ -19,15 +22,18 @@ from wslgpud.advise.guard.relay import Relay, opened_log, own_log
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
 from wslgpud.cli import common
-from wslgpud.cli.common import Fault, argument, flag, loaded, option, refused, state_folder
+from wslgpud.cli.common import Fault, argument, flag, loaded, option, picture, refused, state_folder
 from wslgpud.host import Host
 from wslgpud.security.redaction import masked
 from wslgpud.sources.processes import imported_torch
 from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.training.frameworks import ACTIONS
-from wslgpud.words import Fact, Message, cause, current
+from wslgpud.words import Fact, Message, cause, current, t
 from wslgpud.words.moments import seconds
-from wslgpud.words.units import printable
+from wslgpud.words.units import printable, size
+
+if TYPE_CHECKING:
+    from wslgpud.advise.guard.sweeping import SweepStep
 
 
 def guard(
@@ -188,3 +194,59 @@ def inside(
     _refuse_absent_python(command[0])
     with refused("cannot start {path}: {why}", path=command[0]):
         os.execvpe(command[0], command, training.environment(os.environ, actions))  # noqa: S606 - what the user has named
+
+
+def sweep(
+    command: Annotated[str, argument("COMMAND", "shell command; {} stands for the value")],
+    values: Annotated[list[str], argument("VALUE", "values to try, the smallest first")],
+    timeout: common.Timeout = "",
+    gpu: common.Gpu = 0,
+    anyway: Annotated[bool, flag("--anyway", "try values that will not fit, too")] = False,
+    plot: common.Plot = None,
+    as_json: common.Json = False,
+    config: common.Config = None,
+) -> None:
+    """Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.
+
+    Examples:
+        wslgpud sweep 'python train.py --batch {}' 1 2 4 8 --timeout 10min
+    """
+    if "{}" not in command:
+        shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
+        raise Fault("the command has no placeholder for the value: write {command}", command=shown)
+    from wslgpud.advise.guard.sweeping import Sweep  # what 'wslgpud guard' does not need
+    from wslgpud.series.plots import plot_sweep
+
+    limit = seconds(timeout) if timeout else None
+    tree.adopt_orphans()
+    tried = Sweep(Host(), loaded(config).config, command, gpu, timeout_seconds=limit, anyway=anyway)
+    steps = [*tried.run(values)]
+    end = "\n".join([current().text(tried.end), *(f"  {line}" for line in tried.last_lines)])
+    documents = [dataclasses.asdict(step) for step in steps]
+    if as_json:
+        common.print_json({"steps": documents, "end": end}, ensure_ascii=False)
+    else:
+        _print_steps(steps, end)
+    if (file := picture(plot)) is not None:
+        plot_sweep(command[:90], documents, file)
+    raise SystemExit(int(not any(s.code == 0 for s in steps)))
+
+
+def _print_steps(steps: list[SweepStep], end: str) -> None:
+    from rich.text import Text
+
+    from wslgpud.cli.chart import bar
+    from wslgpud.cli.console import Console, table_of
+
+    on_card = any(s.vram_bytes is not None for s in steps)
+    taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
+    longest = max((held for held in taken if held is not None), default=0) or 1
+    headings = (t("value"), t("time"), t("peak RAM"), *[t("peak VRAM")] * on_card)
+    rows = []
+    for step, its in zip(steps, taken, strict=True):
+        shown = (t("not seen") if s is None else size(s) for s in (step.ram_bytes, *[step.vram_bytes] * on_card))
+        drawn = "" if its is None else bar(its / longest, 30, "red" if step.code else "cyan")
+        rows.append((Text(step.value), t("{number} s", number=f"{step.seconds:.1f}"), *shown, drawn))
+    Console().print(table_of(*(f">{heading}" for heading in headings), "<", rows=rows))
+    if end:
+        print(end, file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,16 +15,14 @@ from typing import Annotated, Any, Literal
 from rich.text import Text
 
 from wslgpud.app.catalogue import catalogue
-from wslgpud.cli import common, completion
-from wslgpud.cli.chart import drawn, short
+from wslgpud.cli import common
+from wslgpud.cli.chart import print_curves, short
 from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
 from wslgpud.cli.console import Console, bar, table_of
-from wslgpud.colors import TERMINAL_LINES
 from wslgpud.security import safe_files
 from wslgpud.series import export as exports
-from wslgpud.series.curves import Curve, step_for
+from wslgpud.series.curves import WORDS, find, step_for
 from wslgpud.series.export import Piece, Wanted
-from wslgpud.series.find import WORDS, find
 from wslgpud.series.plots import plot_curves
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.store.records import Point
@@ -45,7 +43,7 @@ def history(
             "SERIES",
             "ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
             " Without any: list all that there are",
-            completion.metric,
+            common.complete_metric,
         ),
     ] = None,
     since: common.Since = "24h",
@@ -127,7 +125,7 @@ def _draw(wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) 
     if not curves:
         raise Fault("none of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
-        _print_curves(curves, start, end, step)
+        print_curves(curves, (start, end), step)
         for message in exports.coarser(wanted.reader.oldest(), start, step):
             warn(message)
     else:
@@ -163,20 +161,6 @@ def _described(ref: SeriesRef, kind: str, last: Point | None) -> dict[str, Any]:
     return {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host, **known}
 
 
-def _print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
-    """Print a plot for each unit, each with a table of its curves."""
-    console = Console()
-    kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))
-    for kind in kinds:
-        of_kind = [c for c in curves if (c.unit, c.rate) == kind]
-        height = 12 if len(kinds) == 1 else 8
-        console.print(drawn(of_kind, (start, end), step, (console.picture_width, height)))
-        if len(of_kind) > (count := len(TERMINAL_LINES)):
-            remark = t("only the {count} highest are drawn; narrow it by a pattern or --across", count=count)
-            console.print(remark, style="dim")
-        console.print()
-
-
 def unit_of(metric: str) -> str:
     """Return the unit of a metric, empty without one or for an unknown metric."""
     spec = catalogue().find(metric)
@@ -189,7 +173,7 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
 def export(
     file: Annotated[Path, argument("FILE", "file to write; - for standard output")],
     series: Annotated[
-        list[str] | None, argument("SERIES", "as for history; all series by default", completion.metric)
+        list[str] | None, argument("SERIES", "as for history; all series by default", common.complete_metric)
     ] = None,
     form: Annotated[
         Literal["openmetrics", "csv", "parquet"] | None,

@@ -13,7 +13,7 @@ from typing import Annotated
 from wslgpud import client
 from wslgpud.advise import doctor as doctors
 from wslgpud.app import become, process
-from wslgpud.cli import common, completion
+from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.console import Console, pairs
@@ -44,13 +44,13 @@ def run(config: common.Config = None, state: common.State = None, host_root: com
 User = Annotated[bool, flag("--user", "a service of your own, without root; less protected")]
 KeepAlive = Annotated[bool, flag("--keep-alive", "have a scheduled task of Windows keep this WSL distribution running")]
 _EXTRA = option(
-    "--extra", "NAME", "install an optional part, such as apprise", shell_complete=completion.of(offered_extras)
+    "--extra", "NAME", "install an optional part, such as apprise", shell_complete=common.completer(offered_extras)
 )
 _ALLOW = option(
     "--allow",
     "NAME",
     "relax the sandbox, see deploy/README.md",
-    shell_complete=completion.of(installing.offered_permissions),
+    shell_complete=common.completer(installing.offered_permissions),
 )
 Extra = Annotated[list[str] | None, _EXTRA]
 Allow = Annotated[list[str] | None, _ALLOW]

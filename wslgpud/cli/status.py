@@ -133,13 +133,12 @@ def monitor(
 
 
 def _print_once(feed: Feed) -> None:
-    from wslgpud.cli.live.series_source import before  # the database only on request
+    from wslgpud.cli.live.past import before  # the database only on request
 
     trail, console = RecentSeries(), Console()
     look = looked(feed, trail)
-    past = feed.past(trail)
-    with contextlib.closing(past), contextlib.suppress(MessageError):  # then sparklines begin with this sample
-        for key, points in before(past, look):
+    with contextlib.suppress(MessageError):  # then sparklines begin with this sample
+        for key, points in before(feed.past(), look):
             trail.seed(key, points)
     height = shutil.get_terminal_size().lines if console.is_terminal else None
     console.print(Screen(look, trail, mono=time.monotonic(), height=height))

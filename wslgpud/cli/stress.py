@@ -5,28 +5,50 @@ The store, which takes as long to import as everything else, is imported when ne
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from rich import progress as bars
+from rich.panel import Panel
+from rich.text import Text
 
-from wslgpud.cli import common, completion
+from wslgpud.active_runs.notes import phase
+from wslgpud.cli import common
+from wslgpud.cli.chart import print_curves
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, own_database, picture, warn
-from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
+from wslgpud.cli.console import Console, pairs, table_of
+from wslgpud.colors import TERMINAL_VERDICTS
 from wslgpud.host import Host
 from wslgpud.model import StressResult
-from wslgpud.series.plots import plot_stress
+from wslgpud.series.plots import plot_curves
 from wslgpud.stress.by_hand import ByHand, keep
-from wslgpud.stress.comparison import by_key, differences
-from wslgpud.words import current, t
+from wslgpud.stress.comparison import VERDICTS, by_key, course, differences, made_with
+from wslgpud.stress.stress_metrics import BYTES
+from wslgpud.words import current, say, t, template
 from wslgpud.words.moments import moment, span
+
+if TYPE_CHECKING:
+    from wslgpud.series.curves import Curve
 
 #: Users who start a run have freed the GPU, and torch takes about this long to load; a nightly run waits longer
 #: (stress.settle_seconds).
 SETTLE_SECONDS = 3.0
 #: exit status for each verdict
 STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
+SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
+#: what is drawn of each run: figure, name, and the unit in which it is drawn
+_DRAWN = (
+    ("usable_bytes", template("usable VRAM (GiB)"), "GiB", 2**30),
+    *((f"{kind}_median", text, "GB/s", 1e9) for kind, text, _ in SPEEDS),
+    ("errors", template("wrong words"), template("wrong words"), 1),
+)
 
 
 def stress(
@@ -114,23 +136,54 @@ def history(
     """
     start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
     runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
-    if (file := picture(plot)) is not None:
-        plot_stress([run for _, run in runs], file)
-        click.echo(t("drawn: {path}", path=str(file)), err=True)
+    file = picture(plot)
+    if file is not None or (plot is not None and not as_json):
+        _draw([run for _, run in runs if run.complete], file)
     if as_json:
         documents = [{"id": number, **_document(run)} for number, run in runs]
         for document in documents:
             del document["detail"]
         common.print_json(documents, ensure_ascii=False)
         return
-    if plot is not None and file is None:
-        print_curves([run for _, run in runs])
     print_history(runs)
+
+
+def _draw(runs: Sequence[StressResult], file: Path | None) -> None:
+    """Draw complete runs over time, on the terminal or into a file, where a line marks each new driver."""
+    if not runs:
+        raise Fault("nothing to draw: no stress run has been completed yet")
+    curves: list[Curve] = []
+    drivers: list[tuple[float, str]] = []
+    cards = dict.fromkeys(run.uuid for run in runs)
+    for uuid in cards:
+        of_card = [run for run in runs if run.uuid == uuid]
+        curves += _curves(of_card, f"gpu{of_card[0].gpu} ")
+        for before, run in pairwise(of_card):
+            if (old := before.key.get("driver", "")) != (new := run.key.get("driver", "")):
+                drivers.append((run.wall, f"{old} → {new}"))
+    start, end = runs[0].wall, runs[-1].wall
+    step = max(1.0, (end - start) / max(1, len(runs) // len(cards) - 1))
+    if file is None:
+        print_curves(curves, (start, end + step), step)
+    else:
+        plot_curves([(curve.ref.metric, curve.unit, curve.points) for curve in curves], math.inf, file, drivers)
+        click.echo(t("drawn: {path}", path=str(file)), err=True)
+
+
+def _curves(runs: Sequence[StressResult], card: str) -> Iterator[Curve]:
+    """Yield what is drawn of one card's runs; of wrong words nothing while there are none."""
+    from wslgpud.series.curves import Curve
+    from wslgpud.store import SeriesRef
+
+    for figure, text, unit, scale in _DRAWN:
+        points = [(run.wall, *3 * (run.values[figure] / scale,)) for run in runs if figure in run.values]
+        if any(value for _, value, *_ in points):
+            yield Curve(SeriesRef(f"{card}{_word(text)}"), unit, rate=False, points=points)
 
 
 @app.command()
 def show(
-    number: Annotated[int, argument("ID", "number of the run, see history", completion.stress_run)],
+    number: Annotated[int, argument("ID", "number of the run, see history", common.complete_stress_run)],
     config: common.Config = None,
     state: common.State = None,
     as_json: common.Json = False,
@@ -156,9 +209,9 @@ def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
 @app.command()
 def compare(
     one: Annotated[
-        int | None, argument("ID", "number of a run; without any: driver by driver", completion.stress_run)
+        int | None, argument("ID", "number of a run; without any: driver by driver", common.complete_stress_run)
     ] = None,
-    other: Annotated[int | None, argument("ID", "number of another run", completion.stress_run)] = None,
+    other: Annotated[int | None, argument("ID", "number of another run", common.complete_stress_run)] = None,
     config: common.Config = None,
     state: common.State = None,
     as_json: common.Json = False,
@@ -180,3 +233,172 @@ def compare(
         common.print_json({"columns": list(columns), "rows": table})
     else:
         print_differences(list(columns), table)
+
+
+def _word(text: str) -> str:
+    """Return a word of a table in the reader's language; foreign text unchanged."""
+    return current().template(text)
+
+
+class Progress(bars.Progress):
+    """A progress bar during the run; nothing when ``silent`` or without a terminal."""
+
+    def __init__(self, *, silent: bool) -> None:
+        columns = (
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(),
+            bars.TextColumn("{task.fields[note]}"),
+            bars.TimeElapsedColumn(),
+        )
+        super().__init__(*columns, console=Console(stderr=True), transient=True, disable=silent)
+        self._task = self.add_task("", total=None, note="")
+
+    def tell(self, text: str) -> None:
+        """Show what the run is waiting for."""
+        self.update(self._task, description=text)
+
+    def line(self, line: Mapping[str, Any]) -> None:
+        """Take a line of the worker."""
+        if line["event"] == "beat":
+            verified, done, left = line.get("verified", 0), line.get("done_ratio"), line.get("left_seconds")
+            notes = [t("{checked_bytes} checked", checked_bytes=verified)] * bool(verified)
+            notes += [] if left is None else [t("about {left_seconds} left", left_seconds=left)]
+            self.update(
+                self._task,
+                description=current().text(phase(line.get("phase", ""))),
+                note=" · ".join(notes),
+                total=None if done is None else 1.0,
+                completed=done or 0.0,
+            )
+        elif line["event"] == "bad":
+            pattern = _word(line["pattern"])
+            wrong = t("wrong words in chunk {chunk} ({pattern})", chunk=line["chunk"], pattern=pattern)
+            self.console.print(wrong, style="red")
+
+
+def _gib(value: float | None) -> str:
+    return "" if value is None else f"{value / 2**30:.2f} GiB"
+
+
+def _gbs(value: float | None) -> str:
+    return "" if value is None else f"{value / 1e9:.0f}"
+
+
+def print_run(run: StressResult, *, rows: bool = False) -> None:
+    """Print the verdict, the classes of memory and the speeds; with ``rows`` the underlying data."""
+    out, values, colour = Console(), run.values, TERMINAL_VERDICTS[run.verdict]
+    title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
+    body = "\n".join(_remarks(run)) or t("every byte was read back as written")
+    out.print(Panel(body, title=title, border_style=colour))
+    spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
+    sizes = [(name, values[name]) for name in BYTES if name in values]
+    layers = [
+        (current().label("figure", name), _gib(size), f"{size / spec:.1%}" if spec else "") for name, size in sizes
+    ]
+    medians = ((kind, text, values[f"{kind}_median"]) for kind, text, _ in SPEEDS if f"{kind}_median" in values)
+    speeds = [
+        (_word(text), _gbs(middle), _gbs(values.get(f"{kind}_min")), f"{middle / peak:.0%}" if peak else "")
+        for kind, text, middle in medians
+    ]
+    _print_table(out, ("", "", ""), layers)
+    _print_table(out, ("GB/s", t("median of all chunks"), t("slowest"), t("of peak")), speeds)
+    if fared := current().listed(course(values)):
+        out.print(f" {fared}")
+    if rows:
+        _print_rows(run, out)
+
+
+def _remarks(run: StressResult) -> list[str]:
+    return [current().text(remark) for remark in (run.reason, *(f.text for f in run.findings)) if remark]
+
+
+def _print_table(out: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        out.print(table_of("<" + headings[0], *(f">{text}" for text in headings[1:]), rows=rows, first=1))
+
+
+def _print_rows(run: StressResult, out: Console) -> None:
+    ladder, errors, slow, shown = [], [], [], set()
+    for rung in run.detail.get("ladder", ()):
+        took, wrote = rung.get("allocate_seconds"), rung.get("write_seconds")
+        rate = f"{rung['actual'] / wrote / 1e9:.0f} GB/s" if wrote else ""
+        allocated = "" if took is None else f"{took * 1000:.1f} ms"
+        ladder.append((_gib(rung["target"]), allocated, rate, _word(rung["outcome"])))
+    patterns = [
+        (_word(row["name"]), f"{row['seconds']:.2f}", _gib(row["verified"]), str(row["bad_words"]))
+        for row in run.detail.get("patterns", ())
+    ]
+    for row in run.detail.get("errors", ()):
+        if "words" in row and (row["samples"] or row["chunk"] not in shown):
+            shown.add(row["chunk"])
+            first = f"0x{8 * row['samples'][0]['word']:08x}" if row["samples"] else ""
+            words = f"{row['words']:,}" if row["words"] else t("gone")
+            what = _word(row["pattern"]), _word(row["class"])
+            errors.append((str(row["chunk"]), *what, words, first, _bits(row["bits"])))
+    for row in run.detail.get("chunks", ()):
+        if row["class"] != "dedicated":
+            rates = [_gbs(row["bytes"] * moved / row[kind]) for kind, _, moved in SPEEDS]
+            slow.append((str(row["index"]), _word(row["class"]), *rates))
+    _print_table(out, (t("single tensor"), t("allocated in"), t("written at"), ""), ladder)
+    _print_table(out, (t("pattern"), t("seconds"), t("checked"), t("wrong words")), patterns)
+    _print_table(out, (t("chunk"), t("pattern"), t("class"), t("words"), t("first at"), t("bits")), errors)
+    _print_table(out, (t("chunk"), t("class"), *(_word(text) for _, text, _ in SPEEDS), "GB/s"), slow)
+    phases = (
+        say("{phase} {seconds} s", phase=phase(name), seconds=f"{seconds:.2f}")
+        for name, seconds in run.detail.get("phases", {}).items()
+    )
+    for line in (phases, made_with(run.key)):
+        out.print(f" {current().listed(line)}", style="dim")
+
+
+def _bits(counts: Mapping[str, int]) -> str:
+    """Return the wrong bits, if they are few."""
+    return current().listed(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
+
+
+def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
+    """Print one line per run, with remarks below it."""
+    out = Console()
+    if not runs:
+        out.print(t("no stress run yet; wslgpud stress does one"))
+        return
+    headings = (">" + t("id"), "<" + t("when"), ">GPU", "<" + t("verdict"), f">{t('usable')}\nGiB", ">" + t("verified"))
+    table = table_of(*headings, *(f">{_word(text)}\nGB/s" for _, text, _ in SPEEDS), "<" + t("driver"), gap=1)
+    for number, run in runs:
+        v = run.values
+        free, verified, usable = (v.get(f"{name}_bytes") for name in ("free", "verified", "usable"))
+        table.add_row(
+            *(str(number), f"{datetime.fromtimestamp(run.wall).astimezone():%Y-%m-%d %H:%M}", str(run.gpu)),
+            Text(_word(VERDICTS[run.verdict]), TERMINAL_VERDICTS[run.verdict]),
+            "" if usable is None else f"{usable / 2**30:.2f}",
+            f"{verified / free:.2%}" if free and verified is not None else "",
+            *(_gbs(v.get(f"{kind}_median")) for kind, _, _ in SPEEDS),
+            run.key.get("driver", ""),
+        )
+    out.print(table, pairs([(str(number), remark) for number, run in runs for remark in _remarks(run)]))
+
+
+def print_differences(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print figures side by side, with the change from the first column to the last."""
+    out = Console()
+    if not columns:
+        out.print(t("nothing to compare: no stress run is complete yet; wslgpud stress does one"))
+        return
+    if len(columns) < 2:
+        out.print(t("nothing to compare: all runs are of one driver and torch"))
+    # "gpu0 576.88 torch 2.13.0" is wide; on two lines it is not.
+    headings = ("", *(name.replace(" torch", "\ntorch") for name in columns), t("difference"))
+    shown = []
+    for row in rows:
+        cells = (_gib(x) if row["unit"] == "bytes" else f"{_gbs(x)} GB/s" if x else "" for x in row["values"])
+        shown.append((_word(row["name"]), *cells, _change(row)))
+    _print_table(out, headings, shown)
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    if row["change"] is None:
+        return ""
+    if row["unit"] == "bytes":
+        return f"{(row['values'][-1] - row['values'][0]) / 2**20:+.0f} MiB"
+    return f"{row['change']:+.1%}"

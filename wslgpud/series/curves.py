@@ -1,7 +1,8 @@
-"""Series over time for display: in steps, counters as rates, several cards combined."""
+"""Series over time for display: found by keyword or pattern, in steps, counters as rates, several cards combined."""
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from wslgpud.store import Bucket, Reader, SeriesRef
+from wslgpud.words import Message, MessageError, say
 
 #: two values of a counter this many usual intervals apart have a gap between them, without data
 GAP = 3.0
@@ -22,6 +24,24 @@ STEPS_SECONDS = (
     *(60, 120, 300, 600, 900, 1800),
     *(3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800),
 )
+
+#: keywords for the most used series; each stands for metrics of the catalogue
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "ram": ("memory_available_bytes",),
+    "swap": ("swap_free_bytes",),
+    "vram": ("gpu_memory_used_bytes",),
+    "gpu": ("gpu_utilization_ratio",),
+    "temperature": ("gpu_temperature_celsius",),
+    "power": ("gpu_power_watts",),
+    "clock": ("gpu_clock_hertz",),
+    "cpu": ("cpu_seconds",),
+    "load": ("load1",),
+    "pressure": ("pressure_stalled_ratio",),
+    "headroom": ("headroom_bytes",),
+    "programs": ("program_resident_bytes",),
+    "disk": ("disk_read_bytes", "disk_written_bytes"),
+    "network": ("network_receive_bytes", "network_transmit_bytes"),
+}
 
 Across = Callable[[Sequence[float]], float]
 ACROSS: Mapping[str, Across] = {"sum": sum, "mean": lambda values: sum(values) / len(values), "max": max, "min": min}
@@ -46,6 +66,50 @@ def name_of(sample: str, labels: Iterable[tuple[str, str]]) -> str:
 def escaped(value: str) -> str:
     """Return text escaped for Prometheus' text formats."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class NoSeriesError(MessageError):
+    """None of the series asked for is recorded; the message names similar ones."""
+
+
+def find(
+    reader: Reader, asked: Sequence[str], host: str = "", warn: Callable[[Message], None] = lambda _message: None
+) -> dict[SeriesRef, str]:
+    """Return the series matching keywords and patterns (by default all), with their metrics' kinds.
+
+    ``warn`` is told of keywords without series on this machine (``vram`` without a card).
+
+    Raises:
+        NoSeriesError: there are only such, or one is neither a keyword nor matches a series.
+    """
+    kinds = reader.kinds(host=host)
+    if not kinds:
+        raise NoSeriesError(say("no history of a machine called {host}", host=host) if host else say("no history yet"))
+    series_kinds: dict[SeriesRef, str] = {}
+    absent: list[str] = []
+    for text in asked or ("*",):
+        name, brace, labels = text.partition("{")
+        patterns = [word + brace + labels for word in WORDS.get(name, (name,))]
+        refs = {ref: kind for pattern in patterns for ref, kind in reader.kinds(pattern, host).items()}
+        if not refs and name not in WORDS:
+            raise NoSeriesError(_unknown(text, sorted({*WORDS, *(ref.metric for ref in kinds)})))
+        if not refs:
+            absent.append(f"{text} ({', '.join(WORDS[name])})")
+        series_kinds.update((ref, refs[ref]) for ref in sorted(refs))
+    message = say("nothing is recorded here of {names}", names=tuple(absent))
+    if not series_kinds:
+        raise NoSeriesError(message)
+    if absent:
+        warn(message)
+    return series_kinds
+
+
+def _unknown(text: str, known: Sequence[str]) -> Message:
+    bare = text.partition("{")[0].removeprefix("wslgpud_")
+    near = [metric for metric in known if bare.strip("*") in metric][:3]
+    near = near or difflib.get_close_matches(bare, known, 3, 0.5)
+    meant = {"names": tuple(near)} if near else {}
+    return say("no series {text}; [did you mean {names}? ]'wslgpud history' lists them all", text=repr(text), **meant)
 
 
 def curve(  # noqa: PLR0913 - a query

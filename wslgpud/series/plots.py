@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from wslgpud import optional_packages
 from wslgpud.colors import INKS, LEVELS, LINES
-from wslgpud.model import Level, StressResult
+from wslgpud.model import Level
 from wslgpud.security import safe_files
 from wslgpud.words import MessageError, cause, current, say, t, template
 
@@ -94,50 +94,16 @@ def plot_replays(replays: Sequence[tuple[str, Mapping[str, Sequence[RiskPoint]]]
     save(figure, path)
 
 
-def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
-    """Plot usable VRAM, bandwidth and errors of stress runs over time; a line marks each new driver."""
-    runs = [run for run in runs if run.complete]
-    if not runs:
-        raise PlotError(say("nothing to draw: no stress run has been completed yet"))
-    figure = figure_of(10, 7)
-    usable, speed, errors = figure.subplots(3, 1, sharex=True)
-    cards = list(dict.fromkeys(run.uuid for run in runs))
-    for uuid in cards:
-        card_runs = [run for run in runs if run.uuid == uuid]
-        times = [days(run.wall) for run in card_runs]
-        name = f"gpu{card_runs[0].gpu} {card_runs[0].name}"
-        gibs = [run.values.get("usable_bytes", math.nan) / 2**30 for run in card_runs]
-        usable.plot(times, gibs, "o-", label=name)
-        for kind in ("write", "change", "read"):
-            rates = [
-                (days(run.wall), rate / 1e9)
-                for run in card_runs
-                if (rate := run.values.get(f"{kind}_median")) is not None
-            ]
-            if rates:
-                speed.plot(*zip(*rates, strict=True), "o-", label=t(kind) if len(cards) == 1 else f"{name} {t(kind)}")
-        errors.plot(times, [run.values.get("errors", math.nan) for run in card_runs], "o-", label=name)
-        drivers = [run.key.get("driver", "") for run in card_runs]
-        for number in range(1, len(card_runs)):
-            if drivers[number] != drivers[number - 1]:
-                for axes in (usable, speed, errors):
-                    axes.axvline(times[number], **MOMENT)
-                change, place = f" {drivers[number - 1]} → {drivers[number]}", (times[number], 1)
-                usable.annotate(change, place, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
-    for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        _finish(axes)
-    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
-    errors.locator_params(axis="y", integer=True)
-    clock_below(errors)
-    save(figure, path)
-
-
-def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds: float, path: Path) -> None:
+def plot_curves(
+    curves: Sequence[tuple[str, str, Sequence[Point]]],
+    step_seconds: float,
+    path: Path,
+    moments: Sequence[tuple[float, str]] = (),
+) -> None:
     """Plot series over time, one panel per unit; a band spans minimum to maximum, gaps stay visible.
 
-    ``curves`` are (name, unit, (seconds since the epoch, minimum, mean, maximum) of each step with values).
+    ``curves`` are (name, unit, (seconds since the epoch, minimum, mean, maximum) of each step with values), ``moments``
+    (seconds since the epoch, name) of each line across all panels.
     """
     units = list(dict.fromkeys(unit for _, unit, _ in curves))
     figure = figure_of(10, max(5.625, 1.2 + 3 * len(units)))
@@ -153,9 +119,12 @@ def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds
             axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_ylabel(shown)
         names = [name for name, _ in same_unit]
-        axes.set_title(", ".join([*names[:MAX_NAMES], "…"][: len(names)]), fontsize=10, loc="left")
+        axes.set_title(current().listed([*names[:MAX_NAMES], "…"][: len(names)]), fontsize=10, loc="left")
         if all(point[1] >= 0 for _, points in same_unit for point in points):
             axes.set_ylim(bottom=0)
+        for wall, name in moments:
+            axes.axvline(days(wall), **MOMENT)
+            axes.annotate(f" {name}", (days(wall), 1), xycoords=("data", "axes fraction"), fontsize=8, va="top")
         _finish(axes)
         clock_below(axes)
     save(figure, path)

@@ -11,7 +11,7 @@ from wslgpud.advise.fit.plan import Estimate, Plan
 from wslgpud.advise.fit.source import NamedModel
 from wslgpud.cli import app
 from wslgpud.cli.common import Fault
-from wslgpud.cli.fit_answer import Usable, answered, given, show
+from wslgpud.cli.fit import Usable, answered, given, show
 from wslgpud.words import say
 
 GIB = 1 << 30

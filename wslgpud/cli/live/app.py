@@ -23,12 +23,11 @@ from textual.widgets import Footer, Input, Static
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.console import harmless
 from wslgpud.cli.live.feed import Feed
+from wslgpud.cli.live.past import before
 from wslgpud.cli.live.rows import Shown
 from wslgpud.cli.live.screen import Screen as View
-from wslgpud.cli.live.series_source import before
 from wslgpud.cli.live.series_view import History
 from wslgpud.client import Unanswered
-from wslgpud.series.past import Past
 from wslgpud.words import MessageError, current, t
 
 
@@ -77,7 +76,6 @@ class LiveApp(App[None]):
         self._printable, self._trail = _Printable(), RecentSeries()
         self._feed, self._interval = feed, interval_seconds
         self._look: LiveSample | None = None
-        self._past: Past | None = None
         self.shown = Shown()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -92,10 +90,6 @@ class LiveApp(App[None]):
         """Disable the keys of this view while another screen is on top."""
         del parameters
         return len(self.screen_stack) == 1 or not hasattr(LiveApp, f"action_{action}")
-
-    def on_unmount(self) -> None:
-        if self._past is not None:
-            self._past.close()
 
     def on_mount(self) -> None:
         self.watch_machine()
@@ -120,10 +114,9 @@ class LiveApp(App[None]):
 
     def _remember(self, look: LiveSample) -> None:
         """Fill sparklines with the daemon's history before the first sample."""
-        past = self._feed.past(self._trail)
         # Else they start with this sample; the history screen shows the error.
-        with contextlib.closing(past), contextlib.suppress(MessageError):
-            curves = before(past, look)
+        with contextlib.suppress(MessageError):
+            curves = before(self._feed.past(), look)
             if self.is_running:
                 self.call_from_thread(self._seed, curves)
 
@@ -160,9 +153,10 @@ class LiveApp(App[None]):
         self._change(getattr(self.shown, how)(*way))
 
     def action_history(self) -> None:
-        if self._past is None:
-            self._past = self._feed.past(self._trail)
-        self.push_screen(History(self._past))
+        if past := self._feed.past():
+            self.push_screen(History(past))
+        else:
+            self.notify(t("no daemon keeps a history here; 'wslgpud history' shows what one has recorded"))
 
     def action_filter(self) -> None:
         asked = self.query_one("#filter", Input)

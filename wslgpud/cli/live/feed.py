@@ -17,7 +17,7 @@ from wslgpud.host import Host
 from wslgpud.words import current
 
 if TYPE_CHECKING:
-    from wslgpud.series.past import Past
+    from wslgpud.cli.live.past import Past
 
 #: time between the two samples needed for rates
 SETTLE_SECONDS = 1.0
@@ -52,12 +52,11 @@ class DaemonFeed:
         on_windows = self._watch.slow_reader(document) if self._watch else None
         return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, on_windows, age, interval)
 
-    def past(self, _: RecentSeries) -> Past:
-        """Return the source of history: a daemon has more than the view."""
-        from wslgpud.app.catalogue import catalogue
-        from wslgpud.series.past import api_past  # the database only on request
+    def past(self) -> Past | None:
+        """Return the source of history, None without one."""
+        from wslgpud.cli.live.past import api_past  # the database only on request
 
-        return api_past(self._daemon, catalogue())
+        return api_past(self._daemon)
 
     def close(self) -> None:
         """Do nothing: there are no resources to close."""
@@ -66,13 +65,12 @@ class DaemonFeed:
 class OwnFeed:
     """Samples the machine itself: needs no daemon, but stores nothing and sends no warnings."""
 
-    def __init__(self, config: Config, host: Host, seen_by: str = OWN_LOOK, database: Path | None = None) -> None:
-        """Prepare the sources; nothing is read yet. ``database`` is that of a daemon, if there is one."""
+    def __init__(self, config: Config, host: Host, seen_by: str = OWN_LOOK) -> None:
+        """Prepare the sources; nothing is read yet."""
         from wslgpud.sampling.pipeline import SamplingPipeline  # the sources and the engine only without a daemon
 
         self._monitor = SamplingPipeline(config, host)
-        self._seen_by, self._database = seen_by, database
-        self._watch = DriveWatch(host)
+        self._seen_by, self._watch = seen_by, DriveWatch(host)
 
     def look(self) -> LiveSample:
         from wslgpud.serve import status as summary
@@ -90,11 +88,8 @@ class OwnFeed:
         on_windows = self._watch.slow_reader(document)
         return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=on_windows)
 
-    def past(self, trail: RecentSeries) -> Past:
-        """Return the source of history: a database, else ``trail``."""
-        from wslgpud.cli.live.series_source import past_of  # the database only on request
-
-        return past_of(self._database, trail)
+    def past(self) -> None:
+        """Return None: only a daemon keeps a history."""
 
     def close(self) -> None:
         self._monitor.close()
@@ -107,15 +102,9 @@ def feed_of(
     config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
 ) -> Feed:
     """Return the feed of this machine's daemon, or of a recorded machine; else our own, which needs a configuration."""
-    folders = daemon_folders(state)
-    if host_root is None and (running := answering(folders, complain)):
+    if host_root is None and (running := answering(daemon_folders(state), complain)):
         return DaemonFeed(running[0], here=True)
-    settings = loaded(config).config
-    if host_root is not None:
-        return OwnFeed(settings, host_at(host_root), "recording")
-    # The history of a stopped daemon is useful as well.
-    databases = (folder / "wslgpud.db" for folder in folders)
-    return OwnFeed(settings, Host(), database=next(filter(Path.exists, databases), None))
+    return OwnFeed(loaded(config).config, host_at(host_root), OWN_LOOK if host_root is None else "recording")
 
 
 def looked(feed: Feed, trail: RecentSeries) -> LiveSample:

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from wslgpud.cli.chart import drawn as plotted
-from wslgpud.series.past import Drawn, Past
+from wslgpud.cli.live.past import Drawn, Past
 from wslgpud.words import MessageError, current, t
 
 DAY_SECONDS = 86400

@@ -1,21 +1,23 @@
-"""History as a live view asks for it, by keyword: from a database, or from a daemon's API."""
+"""History in the live view, by keyword, from a daemon's API; and as its samples, for sparklines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from wslgpud.advise.live_sample import CurveKey, LiveSample, busy_share
+from wslgpud.app.catalogue import catalogue
 from wslgpud.client import DaemonClient
-from wslgpud.metrics import Catalogue
 from wslgpud.security.shapes import MalformedError, Shape, number, record, rows, table, text
-from wslgpud.series.curves import MAX_SERIES, Curve, curve, rates, step_for
-from wslgpud.series.find import WORDS, find
-from wslgpud.store import Bucket, Reader, SeriesRef
+from wslgpud.series.curves import MAX_SERIES, WORDS, Curve, rates
+from wslgpud.store import Bucket, SeriesRef
 from wslgpud.words import t
 
 #: limit of points per answer: a plot needs a few per column
 MAX_POINTS = 1200
+#: history loaded for sparklines, in steps that leave no column blank
+SEED_SECONDS, SEED_POINTS = 600.0, 300
 #: the answer of a daemon, which may be another machine's
 _NUMBERS = rows(number)
 _KNOWN = record({"series": rows(record(dict.fromkeys(("name", "metric"), text)))})
@@ -43,31 +45,9 @@ class Past(NamedTuple):
     where: str
     words: Callable[[], Sequence[str]]
     drawn: Callable[[str, float, float, int], Drawn]
-    close: Callable[[], None] = lambda: None
-    #: whether it has more than the view itself
-    earlier: bool = True
 
 
-def database_past(database: Path, catalogue: Catalogue) -> Past:
-    """Read the database, as ``wslgpud history`` does."""
-    reader = Reader(str(database))
-
-    def words() -> Sequence[str]:
-        known = {ref.metric for ref in reader.kinds()}
-        return [word for word, metrics in WORDS.items() if known.intersection(metrics)]
-
-    def drawn(word: str, start: float, end: float, points: int) -> Drawn:
-        step, series = step_for(end - start, points), list(find(reader, [word]).items())[:MAX_SERIES]
-        curves = [
-            curve(reader, ref, (start, end), step, _unit(catalogue, ref.metric), rate=kind == "counter")
-            for ref, kind in series
-        ]
-        return Drawn([one for one in curves if one.points], step)
-
-    return Past(t("from {path}", path=str(database)), words, drawn, reader.close)
-
-
-def api_past(daemon: DaemonClient, catalogue: Catalogue) -> Past:
+def api_past(daemon: DaemonClient) -> Past:
     """Query a daemon's API, also another machine's."""
     known: list[Mapping[str, Any]] = []
 
@@ -80,10 +60,10 @@ def api_past(daemon: DaemonClient, catalogue: Catalogue) -> Past:
     def words() -> Sequence[str]:
         known[:] = answer("/api/v1/series", _KNOWN)["series"]
         metrics = {one["metric"] for one in known}
-        return [word for word in WORDS if metrics & _samples(catalogue, word)]
+        return [word for word in WORDS if metrics & _samples(word)]
 
     def drawn(word: str, start: float, end: float, points: int) -> Drawn:
-        samples = _samples(catalogue, word)
+        samples = _samples(word)
         names = [one["name"] for one in known if one["metric"] in samples][:MAX_SERIES]
         if not names:
             return Drawn([], 1.0)
@@ -91,7 +71,7 @@ def api_past(daemon: DaemonClient, catalogue: Catalogue) -> Past:
         document = answer("/api/v1/range", _RANGE, series=names, start=start, end=end, points=points)
         try:
             step = float(document["step"] or 0)
-            curves = [_curve_of(catalogue, one, step, end) for one in document["series"] if one["metric"] in samples]
+            curves = [_curve_of(one, step, end) for one in document["series"] if one["metric"] in samples]
         except (ValueError, ZeroDivisionError) as error:  # columns of different lengths, or a duplicate time
             raise daemon.stranger(error) from error
         return Drawn([one for one in curves if one.points], step or 1.0)
@@ -99,14 +79,14 @@ def api_past(daemon: DaemonClient, catalogue: Catalogue) -> Past:
     return Past(t("from {url}", url=daemon.url), words, drawn)
 
 
-def _samples(catalogue: Catalogue, word: str) -> set[str]:
+def _samples(word: str) -> set[str]:
     """Return Prometheus' names of a keyword's metrics, as in the API."""
-    return {catalogue[metric].exposed_name for metric in WORDS[word]}
+    return {catalogue()[metric].exposed_name for metric in WORDS[word]}
 
 
-def _curve_of(catalogue: Catalogue, series: Mapping[str, Any], step: float, until_wall: float) -> Curve:
+def _curve_of(series: Mapping[str, Any], step: float, until_wall: float) -> Curve:
     """Return a series of an answer as a curve; a counter as its increase per second."""
-    spec = next(spec for spec in catalogue if spec.exposed_name == series["metric"])
+    spec = next(spec for spec in catalogue() if spec.exposed_name == series["metric"])
     ref = SeriesRef(spec.name, tuple(series["labels"].items()))
     times, values = series["time"], series["value"]
     if series["kind"] == "counter":
@@ -117,6 +97,27 @@ def _curve_of(catalogue: Catalogue, series: Mapping[str, Any], step: float, unti
     return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))
 
 
-def _unit(catalogue: Catalogue, metric: str) -> str:
-    spec = catalogue.find(metric)
-    return "" if spec is None else spec.unit
+def before(past: Past | None, look: LiveSample) -> list[tuple[CurveKey, list[tuple[float, float]]]]:
+    """Return the history of the minutes before a sample, as ``RecentSeries`` would have recorded it."""
+    if past is None:
+        return []
+    now, known = datetime.fromisoformat(look.document["at"]).timestamp(), past.words()
+
+    def curves(word: str) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
+        if word in known:
+            for curve in past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves:
+                yield dict(curve.ref.labels), [(look.mono + w - now, v) for w, _, v, _ in curve.points if w < now]
+
+    capacities = {f["resource"]: f["capacity_bytes"] for f in look.document["forecasts"]}
+    seeds = [
+        (CurveKey("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
+        for labels, points in curves("headroom")
+        if (capacity := capacities.get(labels["resource"]))
+    ]
+    seeds += [(CurveKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
+    spent: dict[float, dict[str, float]] = {}
+    for labels, points in curves("cpu"):
+        for mono, share in points:
+            spent.setdefault(mono, {})[labels["mode"]] = share
+    cpu = [(mono, busy) for mono, modes in spent.items() if (busy := busy_share(modes)) is not None]
+    return [*seeds, (CurveKey("cpu"), cpu)]
