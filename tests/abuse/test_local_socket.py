@@ -26,7 +26,7 @@ from wslgpud.client import SOCKET, DaemonClient, answering
 from wslgpud.host import SystemClock
 from wslgpud.security.shapes import of
 from wslgpud.serve import HttpServer, Publisher
-from wslgpud.serve import api as control_routes
+from wslgpud.serve import server as control_routes
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 

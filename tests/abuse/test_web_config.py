@@ -15,7 +15,7 @@ from tests.serve.conftest import serve
 from tests.serve.support import issue, put, said_by_the_server
 from wslgpud import config
 from wslgpud.config import ConfigError
-from wslgpud.serve.webconfig import WebConfig, load, weaker
+from wslgpud.serve.access import WebConfig, load, weaker
 
 __all__ = ["serve"]
 

@@ -15,11 +15,10 @@ import pytest
 from tests.hosts.machines import HERE as HOSTS
 from wslgpud.app.daemon import Daemon
 from wslgpud.app.return_cache import CacheReturner
-from wslgpud.app.tick import Answers
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, Forecast, Level, Transition
-from wslgpud.store import Store, StoreError
+from wslgpud.store import StoreError
 
 
 @pytest.fixture
@@ -55,8 +54,8 @@ def test_a_bug_in_the_alerts_is_logged_once_and_sampling_goes_on(
     sequences = []
     for _ in range(4):
         tick.run()
-        assert tick.answers.latest is not None
-        sequences.append(tick.answers.latest.state.snapshot.sequence)
+        assert tick.latest is not None
+        sequences.append(tick.latest.state.snapshot.sequence)
 
     logged = [record for record in caplog.records if record.message.startswith("alerts failed at this tick")]
     assert [str(record.exc_info and record.exc_info[1]) for record in logged] == ["one", "another", "one"]
@@ -91,8 +90,8 @@ def test_systemd_hears_ready_once_and_a_heartbeat_at_each_tick(
 def test_status_lists_the_last_ten_alerts_of_a_day_newest_first(service: tuple[Daemon, socket.socket]) -> None:
     daemon, _ = service
     daemon.tick.run()
-    assert daemon.answers.latest is not None
-    now = daemon.answers.latest.state.snapshot.wall
+    assert daemon.tick.latest is not None
+    now = daemon.tick.latest.state.snapshot.wall
     store = daemon.tick.store
 
     def listed(*ages: int) -> list[str]:
@@ -100,7 +99,7 @@ def test_status_lists_the_last_ten_alerts_of_a_day_newest_first(service: tuple[D
             row = Transition(now - age, 0.0, f"gpu{age}", "gpu_error", Level.OK, Level.WARNING)
             store.outbox.record(row, {})
         assert store.flush()
-        return [row["resource"] for row in daemon.answers.status("en")["recent"]]
+        return [row["resource"] for row in daemon.tick.status("en")["recent"]]
 
     assert listed(86_401, 86_399) == ["gpu86399"]
     assert listed(*range(11, 1, -1)) == [f"gpu{age}" for age in range(2, 12)]
@@ -116,16 +115,28 @@ def test_a_history_that_cannot_be_read_leaves_the_present_state(
         raise StoreError("damaged")
 
     monkeypatch.setattr(type(daemon.tick.store.reader), "transitions", fail)
-    answer = daemon.answers.status("en")
+    answer = daemon.tick.status("en")
 
     assert answer["recent"] == []
-    assert answer["forecasts"] == daemon.answers.now("en")["forecasts"]
+    assert answer["forecasts"] == daemon.tick.now("en")["forecasts"]
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG and "damaged" in record.message]
 
 
-def test_before_the_first_sample_there_is_nothing_recent(tmp_path: Path) -> None:
-    with Store(tmp_path / "wslgpud.db") as store:
-        assert not Answers(store).status("en").get("recent")
+def test_before_the_first_sample_there_is_nothing_recent(service: tuple[Daemon, socket.socket]) -> None:
+    assert not service[0].tick.status("en").get("recent")
+
+
+def test_a_bug_in_the_nightly_test_ends_no_sample(
+    service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(service[0].tick.nightly, "observe", fail)
+    service[0].tick.run()
+
+    assert service[0].tick.latest is not None
+    assert "the nightly test failed at this tick" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -177,9 +188,9 @@ def test_page_cache_given_back_is_an_alert_and_an_event(service: tuple[Daemon, s
     tick.returner = cast("CacheReturner", Returner())
     tick.run()
     tick.run()
-    assert tick.answers.latest is not None
-    rules = [one.incident.rule for one in tick.answers.latest.incidents]
+    assert tick.latest is not None
+    rules = [one.incident.rule for one in tick.latest.incidents]
 
     assert "cache_returned" in rules
-    assert [e.kind for e in tick.answers.latest.state.snapshot.events if e.kind == "cache_returned"] != []
+    assert [e.kind for e in tick.latest.state.snapshot.events if e.kind == "cache_returned"] != []
     assert shorts == [False, False]

@@ -22,8 +22,7 @@ from wslgpud.client import SOCKET
 from wslgpud.config import Config, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, StressResult
-from wslgpud.serve.api import stress_route
-from wslgpud.serve.server import LocalApi
+from wslgpud.serve.server import LocalApi, stress_route
 from wslgpud.store import Reader, Store
 from wslgpud.stress import by_hand
 

@@ -41,7 +41,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
-from wslgpud.serve import HttpServer, Publisher, api, api_history, routes
+from wslgpud.serve import HttpServer, Publisher, api, api_history, page_routes, server
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
@@ -143,9 +143,9 @@ class Stage:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
         table = [
-            *routes(self.publisher, self.now),
+            *page_routes(self.publisher, self.now),
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
-            api.seen_route(self.see),
+            server.seen_route(self.see),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
         self.server = HttpServer(config.Server(port=port, web_config_file=self.web), self.publisher, table)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wslgpud.config import ConfigError
-from wslgpud.serve.webconfig import WebConfigFile, load
+from wslgpud.serve.access import WebConfigFile, load
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"  # from exporter-toolkit's documentation
 

@@ -180,9 +180,9 @@ class Played:
             self.sensors.clock.mono_now += 1.0
             self.daemon.tick.run()
             self.sensors.second += 1
-            assert self.daemon.answers.latest is not None
-            self.states.append(self.daemon.answers.latest.state)
-            self.documents.append(self.daemon.answers.now(self.language))
+            assert self.daemon.tick.latest is not None
+            self.states.append(self.daemon.tick.latest.state)
+            self.documents.append(self.daemon.tick.now(self.language))
             with suppress(BlockingIOError):
                 while True:
                     self.notified = self._manager.recv(1 << 16).decode()

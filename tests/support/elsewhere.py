@@ -12,8 +12,7 @@ from wslgpud.active_runs.announced import AnnouncedRuns
 from wslgpud.active_runs.notes import Note
 from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
-from wslgpud.serve.api import run_route
-from wslgpud.serve.server import LocalApi
+from wslgpud.serve.server import LocalApi, run_route
 from wslgpud.sources.procfs import Trust
 from wslgpud.stress.lock import PLACES
 

@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,18 +21,17 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.return_cache import CacheReturner
-from wslgpud.app.tick import Answers, Tick
+from wslgpud.app.tick import Tick
 from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import safe_files
-from wslgpud.serve import HttpServer, LocalApi, Publisher, Route, ServeError, api, api_history, otlp, routes
+from wslgpud.serve import HttpServer, LocalApi, Publisher, ServeError, api, api_history, otlp, server
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, unit
 from wslgpud.stress.schedule import Nightly
-from wslgpud.verdict import VerdictMetrics
 from wslgpud.words import MessageError, cause, chosen, translator
 
 if TYPE_CHECKING:
@@ -142,63 +141,47 @@ class Daemon:
         alerts = self._alerts(store, place)
         stack.callback(alerts.close, STOP_SECONDS)
         brake, returner = self._brake(stack, alerts), self._returner(stack)
-        self.answers = answers = Answers(store)
-        verdicts = VerdictMetrics()
-        publisher = Publisher(catalogue(), host.clock)
-        for told in (
-            alerts.readings,
-            systemd.readings,
-            verdicts.readings,
-            *(one.readings for one in (brake, returner) if one),
-        ):
-            publisher.add_collector(told)
-        publisher.add_collector(lambda: store_metrics.readings(store.stats()))
-        doctor_runner = Checkups(self._checkup, host.clock)
-        table = [
-            *routes(publisher, answers.status),
-            *api.routes(publisher, answers.now, store.stats, doctor_runner.last),
-            api.seen_route(alerts.see),
-            *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
-        ]
-        server = HttpServer(config.server, publisher, table)
-        server.start()
-        self.url = answers.url = server.url.removesuffix("/")
-        stack.callback(server.stop, STOP_SECONDS)
-        if config.otlp.endpoint:
-            push = otlp.Push(config.otlp, publisher.readings, host.clock)
-            push.start()
-            stack.callback(push.close, STOP_SECONDS)
-            publisher.add_collector(push.readings)
         # --state counts too: the disk to watch is the one that we write to.
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
         unit_socket = self._environ.get(unit.VARIABLE, "")
         nightly = Nightly(config.stress, host, self._folder, store, unit_socket=unit_socket)
-        self.tick = Tick(
-            pipeline,
-            alerts,
-            brake,
-            nightly,
-            store,
-            publisher,
-            answers,
-            verdicts,
-            self._systemd,
-            translator(language),
-            returner,
+        publisher = Publisher(catalogue(), host.clock)
+        self.tick = tick = Tick(
+            pipeline, alerts, brake, returner, nightly, store, publisher, self._systemd, translator(language)
         )
-        stack.callback(self.tick.keep_lessons, last=True)
-        self.tick.recall_lessons(host.clock.wall())
+        stack.callback(tick.keep_lessons, last=True)
+        tick.recall_lessons(host.clock.wall())
         stack.callback(nightly.close)
-        publisher.add_collector(nightly.readings)
-        publisher.add_collector(doctor_runner.readings)
+        doctor_runner = Checkups(self._checkup, host.clock)
+        for part in (alerts, systemd, tick.verdicts, brake, returner, nightly, doctor_runner):
+            if part is not None:
+                publisher.add_collector(part.readings)
+        publisher.add_collector(lambda: store_metrics.readings(store.stats()))
+        table = [
+            *api.page_routes(publisher, tick.status),
+            *api.routes(publisher, tick.now, store.stats, doctor_runner.last),
+            server.seen_route(alerts.see),
+            *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
+        ]
+        http = HttpServer(config.server, publisher, table)
+        http.start()
+        self.url = tick.url = http.url.removesuffix("/")
+        stack.callback(http.stop, STOP_SECONDS)
+        if config.otlp.endpoint:
+            push = otlp.Push(config.otlp, publisher.readings, host.clock)
+            push.start()
+            stack.callback(push.close, STOP_SECONDS)
+            publisher.add_collector(push.readings)
         doctor_runner.start()
         stack.callback(doctor_runner.close)
         alerts.dispatcher.start()
-        done = [api.run_route(pipeline.runs), api.stress_route(nightly.keep)]
-        done += api.alert_routes(alerts.control, host.clock) + ([api.brake_route(brake)] if brake else [])
-        self._listen(stack, [*table, *done], guarded=server.guarded)
+        done = [server.run_route(pipeline.runs), server.stress_route(nightly.keep)]
+        done += server.alert_routes(alerts.control, host.clock) + ([server.brake_route(brake)] if brake else [])
+        local = LocalApi(self._folder, [*table, *done], guarded=http.guarded)
+        if local.start():
+            stack.callback(local.close)
         look_back.start(host, store, boot_id, alerts)
 
     def _alerts(self, store: Store, place: Installation) -> AlertManager:
@@ -254,12 +237,6 @@ class Daemon:
         from wslgpud.advise import doctor  # only when asked for
 
         return [finding._asdict() for finding in doctor.run(self._host, self._config, None, str(self._folder))]
-
-    def _listen(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
-        """Answer commands on this machine."""
-        local = LocalApi(self._folder, table, guarded=guarded)
-        if local.start():
-            stack.callback(local.close)
 
     def _make_folder(self) -> None:
         try:

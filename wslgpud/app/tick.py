@@ -41,19 +41,28 @@ WATCHED_SECONDS = 10.0
 _TOLD_TRAININGS = frozenset({MEMORY, "training_leak", "training_retries"})
 
 
-class Answers:
-    """Answers the server's threads from ``latest``, which each tick replaces."""
+@dataclass
+class Tick:
+    """What the daemon repeats: moves each sample from the sensors to everything that uses it.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.latest: TickState | None = None
-        #: the page's address
-        self.url = ""
-        self._asked_mono = -math.inf
+    The server's threads are answered from ``latest``, which each tick replaces.
+    """
 
-    def is_watched(self) -> bool:
-        """Return whether a page or a monitor has asked lately."""
-        return time.monotonic() - self._asked_mono < WATCHED_SECONDS
+    pipeline: SamplingPipeline
+    alerts: AlertManager
+    brake: Brake | None
+    returner: CacheReturner | None
+    nightly: Nightly
+    store: Store
+    publisher: Publisher
+    service: systemd.Notifier
+    translator: Translator
+    verdicts: VerdictMetrics = field(default_factory=VerdictMetrics, init=False)
+    latest: TickState | None = field(default=None, init=False)
+    #: the page's address
+    url: str = field(default="", init=False)
+    _asked_mono: float = field(default=-math.inf, init=False)
+    _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
     def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
         """Return the current state as JSON, in a language; never blocks."""
@@ -65,36 +74,19 @@ class Answers:
         recent: list[Transition] = []
         if (latest := self.latest) is not None:
             try:
-                rows = self._store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
+                rows = self.store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
                 # The store reports its own errors; requests must not fill the log with them.
                 log.debug("earlier announcements are unknown: %s", error)
         return {**self.now(language, recent), "url": self.url}
 
-
-@dataclass
-class Tick:
-    """What the daemon repeats: moves each sample from the sensors to everything that uses it."""
-
-    pipeline: SamplingPipeline
-    alerts: AlertManager
-    brake: Brake | None
-    nightly: Nightly
-    store: Store
-    publisher: Publisher
-    answers: Answers
-    verdicts: VerdictMetrics
-    service: systemd.Notifier
-    translator: Translator
-    returner: CacheReturner | None = None
-    _bugs: dict[str, str] = field(default_factory=dict, init=False)
-
     def run(self) -> None:
         """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
-        before = self.answers.latest
+        before = self.latest
         first = before is None
-        watched = before is None or bool(before.incidents or before.paused_jobs) or self.answers.is_watched()
+        asked = time.monotonic() - self._asked_mono < WATCHED_SECONDS  # by a page or a monitor
+        watched = before is None or bool(before.incidents or before.paused_jobs) or asked
         state, transitions = self.pipeline.tick(watched=watched)
         if not state.calm:
             self._act(state, transitions)
@@ -108,9 +100,10 @@ class Tick:
         # Pause the culprit first, then send the warning: under memory pressure any later step may take seconds.
         self._pause(state)
         self._alert(state, transitions)
-        self.nightly.observe(state.snapshot)
-        for transition in self.nightly.news():
-            self.alerts.report(transition)
+        with self._survived("the nightly test"):
+            self.nightly.observe(state.snapshot)
+            for transition in self.nightly.news():
+                self.alerts.report(transition)
         self.keep_lessons()
         # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
@@ -119,12 +112,8 @@ class Tick:
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
         runs, tally = self.nightly.runs(), self.alerts.tally()
-        self.answers.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
+        self.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
         self.pipeline.runs.warned = training_warnings(standing, state.snapshot, state.forecasts)
-        self._return_cache(state, standing)
-
-    def _return_cache(self, state: PipelineState, standing: Sequence[OpenIncident]) -> None:
-        """Give page cache back while Windows is short of memory, if that is on."""
         if self.returner is not None:
             with self._survived("giving page cache back failed at this tick; please report this"):
                 short = return_cache.is_short(state.forecasts, standing)
@@ -139,7 +128,7 @@ class Tick:
         forgotten = () if run is not None and run.clean else ("peaks", "owned_peaks")
         for subject, lesson in self.store.learned.items():
             document = {name: value for name, value in lesson.document.items() if name not in forgotten}
-            with self._survived("what was learned about memory earlier is forgotten: it cannot be read"):
+            with self._survived("reading what was learned about memory earlier"):
                 self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
@@ -151,7 +140,7 @@ class Tick:
         """Hand the tick to the brake; a bug there must end neither the warnings nor the samples."""
         if self.brake is None:
             return
-        with self._survived("the brake failed at this tick; please report this"):
+        with self._survived("the brake"):
             for transition in self.brake.tick(state.snapshot, state.forecasts, state.observation.gpus):
                 self.alerts.report(transition)
             self.alerts.paused = self.brake.held_processes()
@@ -160,24 +149,24 @@ class Tick:
 
     def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
-        with self._survived("alerts failed at this tick; please report this"):
+        with self._survived("alerts"):
             stats = self.store.stats()
             self.alerts.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
 
     @contextmanager
-    def _survived(self, message: str) -> Iterator[None]:
-        """Log a bug, but not again at each tick while it is the same."""
+    def _survived(self, part: str) -> Iterator[None]:
+        """Log a bug of a part, but not again at each tick while it is the same."""
         try:
             yield
         except Exception as bug:
-            if repr(bug) != self._bugs.get(message):
-                log.exception(message)
-            self._bugs[message] = repr(bug)
+            if repr(bug) != self._bugs.get(part):
+                log.exception("%s failed at this tick; please report this", part)
+            self._bugs[part] = repr(bug)
 
     def _notify(self, state: PipelineState, *, first: bool) -> None:
-        if not self.service.enabled or self.answers.latest is None:
+        if not self.service.enabled or self.latest is None:
             return
-        verdict = self.answers.latest.verdict
+        verdict = self.latest.verdict
         if first:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.

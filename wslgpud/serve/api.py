@@ -1,8 +1,14 @@
-"""The JSON API below ``/api/v1/``: its parameters, the current state, and what can be done; see ``openapi.json``."""
+"""What is asked of the present: the page and its texts, metrics, health, the runbook, and the JSON API's current state.
+
+The API is described in ``openapi.json``. The page's files are few and small, read once, sent gzipped, and revalidated
+by browsers.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import html
 import math
 import platform
 import re
@@ -12,30 +18,55 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 from wslgpud import __version__
-from wslgpud.active_runs.announced import AnnouncedRuns, TooManyRuns
-from wslgpud.active_runs.notes import MAX_BYTES
 from wslgpud.advise.checkups import Findings
-from wslgpud.alerts.control import ControlFile, Silence
-from wslgpud.host import Clock
-from wslgpud.model import Reading, Snapshot, StressResult
-from wslgpud.security import safe_files
-from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
+from wslgpud.alerts.rules import runbook
+from wslgpud.colors import INKS, LEVELS
+from wslgpud.model import Level, Reading, Snapshot
 from wslgpud.series.curves import name_of
-from wslgpud.serve.publisher import Publisher
-from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed
+from wslgpud.serve.publisher import CLASSIC, OPENMETRICS, Publisher
+from wslgpud.serve.router import CachedDocument, Problem, Request, Response, Route, dumps, packed, text
 from wslgpud.store import StoreStats
-from wslgpud.store.records import MAX_RESULT_BYTES, shell_pattern, stress_from_json
-from wslgpud.words import LANGUAGES, translator
+from wslgpud.store.records import shell_pattern
+from wslgpud.words import LANGUAGES, TEMPLATES, MessageLike, Translator, say, translations, translator
 from wslgpud.words.units import nearest
 
-if TYPE_CHECKING:
-    from wslgpud.brake.brake import Brake
-
-OPENAPI = Path(__file__).with_name("static") / "openapi.json"
+FOLDER = Path(__file__).with_name("static")
+OPENAPI = FOLDER / "openapi.json"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+}
+#: the tab's icon says how things stand: the ground's colour, by level
+ICONS = {level.label: LEVELS[level].fill for level in Level if level >= Level.WARNING} | {"unknown": INKS["dim"].light}
+#: Nothing inline, nothing from other origins, and no text, such as a program's name, can become markup: browsers that
+#: know trusted types refuse to parse any.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; manifest-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    # Scripts of an old version must not talk to a new daemon; revalidating costs one small answer.
+    "Cache-Control": "no-cache",
+}
+#: target of links in alerts
+RUNBOOK_PATH = "/runbook"
+#: no scripts, no frames, nothing inline, nothing from other origins
+_RUNBOOK_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: the Markdown that the runbook uses: `code` and [text](address)
+_SPAN = re.compile(r"`([^`]+)`|\[([^]]+)\]\((https://[^)]+)?[^)]*\)")
 #: more parameters than any request needs
 _MAX_PARAMETERS = 100
 #: longer than any metric name with a label or two
@@ -44,11 +75,6 @@ MAX_PATTERN = 256
 _LAST_WALL = 1e11
 #: int() alone would take "1_000", " 7" and digits of other scripts
 _UINT = re.compile("[0-9]{1,18}")
-#: size of a document that a person's command sends
-MAX_COMMAND_BYTES = 4096
-_SILENCE = record({"rule": text, "resource": text, "seconds": number})
-_BRAKE = record({"job": uint, "command": of(str, ("resume", "stop").__contains__)})
-_ACKNOWLEDGEMENT = record({"incident": uint, "seen_id": of(int)})
 
 
 def language_of(request: Request) -> str:
@@ -177,23 +203,34 @@ def routes(
     ]
 
 
-def seen_route(see: Callable[[int], bool]) -> Route:
-    """Return the route by which the page tells that somebody has seen a lost job; ``see`` as in ``AlertManager``.
+def page_routes(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> list[Route]:
+    """Return the routes every daemon has; ``status`` is the output of ``wslgpud status --json``, in a language."""
 
-    The only thing that clients can do: whoever can read the page can do it, and it silences no warning.
-    """
+    def trouble() -> MessageLike:
+        return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
-    def handler(request: Request) -> Response:
-        Query(request.query, ())
-        incident = number_of(request)
-        try:
-            if not see(incident):
-                raise Problem(404, "no lost job of this incident waits to be seen")
-        except OSError as error:
-            raise Problem(503, f"that cannot be kept: {error.strerror}") from error
-        return packed(request, dumps({"seen": incident}))
+    def metrics(request: Request) -> Response:
+        # Whoever takes OpenMetrics prefers it, and all take the classic format.
+        takes_openmetrics = "application/openmetrics-text" in request.headers.get("accept", "").lower()
+        text_format, zipped = OPENMETRICS if takes_openmetrics else CLASSIC, request.accepts_gzip
+        headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
+        return Response(200, publisher.text(text_format, zipped=zipped), text_format, headers)
 
-    return Route("/api/v1/seen/{incident}", handler, waits=True, method="POST")
+    return [
+        Route("/", lambda request: _files()["index.html"].answer(request, _HEADERS)),
+        Route("/static/{name}", _static),
+        Route(RUNBOOK_PATH, lambda request: runbook_page(translator(language_of(request))), waits=True),
+        Route("/metrics", metrics),
+        Route("/-/healthy", lambda _: _probe(trouble())),
+        Route("/-/ready", lambda _: _probe("" if publisher.latest else "waiting for the first sample")),
+        Route("/api/v1/status", lambda r: packed(r, dumps(status(language_of(r)))), waits=True),
+        Route("/api/v1/words", _words, heavy=True),
+    ]
+
+
+def _probe(reason: MessageLike) -> Response:
+    """Answer a probe: 200 without a ``reason``, else 503."""
+    return text(503, str(reason)) if reason else text(200, "ok")
 
 
 def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Callable[[Request], Response]:
@@ -277,69 +314,79 @@ def _processes() -> list[dict[str, Any]]:
     return processes
 
 
-def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
-    """Return the routes of ``wslgpud alerts silence`` and ``ack``."""
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> MessageLike:
+    """Return why sampling is unhealthy; empty when it is healthy.
 
-    def silence(asked: Mapping[str, Any]) -> None:
-        wall = clock.wall()
-        control.silence(Silence(asked["rule"], asked["resource"], wall + asked["seconds"]), wall)
-
-    def acknowledge(asked: Mapping[str, Any]) -> None:
-        control.acknowledge(asked["incident"], asked["seen_id"])
-
-    return [command("silence", _SILENCE, silence), command("acknowledge", _ACKNOWLEDGEMENT, acknowledge)]
-
-
-def run_route(runs: AnnouncedRuns) -> Route:
-    """Return the route by which any process announces its run, for as long as its connection lasts."""
-
-    def handler(request: Request) -> Response:
-        if request.peer is None:
-            raise Problem(403, "runs are announced on the Unix socket")
-        try:
-            answer = runs.announce(request.peer, safe_files.parsed(request.body or b""))
-        except ValueError as error:
-            raise Problem(400, str(error)) from error
-        except TooManyRuns as error:
-            raise Problem(503, "too many runs are announced") from error
-        return Response(200, dumps(answer), "application/json")
-
-    return Route("/api/v1/run", handler, method="POST", max_body_bytes=MAX_BYTES)
+    Tolerates five intervals, at least 10 s: a machine that swaps stalls for seconds.
+    """
+    interval = latest.interval_seconds if latest else 1.0
+    if seconds_since_tick <= max(10.0, 5 * interval):
+        return ""
+    silent = {"silent_seconds": seconds_since_tick, "interval": interval}
+    return say("No sample for {silent_seconds} (one every {interval} s was planned).", **silent)
 
 
-def brake_route(brake: Brake) -> Route:
-    """Return the route of ``wslgpud brake resume`` and ``stop``."""
-
-    def act(asked: Mapping[str, Any]) -> None:
-        if asked["job"] not in (job["job"] for job in brake.document()):
-            raise LookupError("that job is not paused")
-        brake.commands.append((asked["job"], asked["command"]))
-
-    return command("brake", _BRAKE, act)
+def _words(request: Request) -> Response:
+    """Answer with each template of the page and its translation, and labels by ``kind.name``."""
+    return _worded(language_of(request)).answer(request, {"Cache-Control": "no-cache"})
 
 
-def stress_route(keep: Callable[[StressResult], None]) -> Route:
-    """Return the route by which ``wslgpud stress`` hands over its run."""
-    return command("stress-run", of(dict), lambda run: keep(stress_from_json(dict(run))), MAX_RESULT_BYTES)
+def _static(request: Request) -> Response:
+    document = _files().get(request.path.rpartition("/")[2])
+    if document is None:
+        raise Problem(404, "there is no such file")
+    return document.answer(request, _HEADERS)
 
 
-def command(
-    name: str, shape: Shape, act: Callable[[Mapping[str, Any]], None], max_bytes: int = MAX_COMMAND_BYTES
-) -> Route:
-    """Return the route by which root or the daemon's own user sends a document of a ``shape``."""
+@functools.cache
+def _files() -> Mapping[str, CachedDocument]:
+    paths = [path for path in FOLDER.iterdir() if path.suffix in TYPES]
+    texts = {path.name: path.read_bytes() for path in paths}
+    for level, fill in ICONS.items():
+        texts[f"icon-{level}.svg"] = texts["icon.svg"].replace(INKS["headroom"].light.encode(), fill.encode())
+    return {name: CachedDocument(body, TYPES[Path(name).suffix], level=9) for name, body in texts.items()}
 
-    def handler(request: Request) -> Response:
-        try:
-            document = safe_files.parsed(request.body or b"")
-            if not shape(document):
-                raise MalformedError("it has not the form that it must have")
-            act(document)
-        except ValueError as error:
-            raise Problem(400, f"the document cannot be used: {error}") from error
-        except LookupError as error:
-            raise Problem(404, str(error)) from error
-        except OSError as error:
-            raise Problem(503, f"that cannot be kept: {error.strerror}") from error
-        return Response(200, b"{}", "application/json")
 
-    return Route(f"/api/v1/{name}", handler, method="POST", max_body_bytes=max_bytes, owner=True)
+@functools.cache
+def _worded(language: str) -> CachedDocument:
+    spoken = translator(language)  # loaded on a thread that may block: later answers are rendered on the server's own
+    texts = translations(language, "serve/static/")  # by location of the template in the catalogue
+    labels = {f"{kind}.{name}": spoken.label(kind, name) for kind, of in TEMPLATES["label"].items() for name in of}
+    return CachedDocument(dumps(texts | labels), "application/json")
+
+
+def runbook_page(translator: Translator) -> Response:
+    """Answer with the runbook, offline: links in alerts lead here, to the anchor of a rule."""
+    t, texts = translator.t, runbook(translator)
+    contents = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in texts)
+    rules = "".join(
+        f'<section id="{name}" class="card"><h2>{name}</h2>{paragraphs(text)}</section>' for name, text in texts.items()
+    )
+    version = t("Version {version}.", version=__version__)
+    same = _spans(t("{command} shows the same in a terminal.", command="`wslgpud alerts explain RULE`"))
+    body = f"""<!doctype html>
+<html lang="{translator.code}">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>wslgpud: {t("runbook")}</title><link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/page.css">
+<link rel="stylesheet" href="/static/dark.css" media="(prefers-color-scheme: dark)"></head>
+<body class="plain"><h1>{t("Runbook")}</h1><p class="dim">{version} {same} <a href="/">{t("this machine now")}</a></p>
+<nav><ul class="plain-list columns">{contents}</ul></nav>{rules}</body></html>
+"""
+    headers = {"Content-Security-Policy": _RUNBOOK_POLICY}
+    return Response(200, body.encode(), TYPES[".html"], headers)
+
+
+def paragraphs(text: str) -> str:
+    """Render Markdown as HTML; a link to a file of the repository becomes plain text."""
+    return "".join(f"<p>{_spans(part.strip())}</p>" for part in re.split(r"\n{2,}", text.strip()))
+
+
+def _spans(text: str) -> str:
+    def rendered(span: re.Match[str]) -> str:
+        code, words, address = span.groups()
+        if code:
+            return f"<code>{code}</code>"
+        return f'<a href="{address}">{words}</a>' if address else str(words)
+
+    return _SPAN.sub(rendered, html.escape(text))

@@ -18,9 +18,8 @@ from urllib.parse import unquote
 
 import h11
 
-from wslgpud.serve.access import network_of
+from wslgpud.serve.access import WebConfigFile, network_of
 from wslgpud.serve.router import MAX_HEAD_BYTES, Headers, Request, Response, Router
-from wslgpud.serve.webconfig import WebConfigFile
 from wslgpud.sources.procfs import Peer
 
 

@@ -20,9 +20,8 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from wslgpud.model import Reading
-from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, cross_origin
+from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, WebConfig, WebConfigFile, cross_origin
 from wslgpud.serve.publisher import HTTP_REQUESTS
-from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 from wslgpud.sources.procfs import Peer
 
 #: Sent with every response, unless it has its own.
