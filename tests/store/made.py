@@ -6,7 +6,6 @@ reads, and prints the tick's number once that is on disk.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import sys
@@ -38,7 +37,6 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.store import Store
-from wslgpud.store.codec import pack_text, unpack_text
 from wslgpud.words import Message
 
 BYTES = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
@@ -157,16 +155,12 @@ def as_on_a_server(file):
     """Give the rows of a file the ids of a second machine, so that another one has the first, as on a server."""
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE host SET id = 1, sealed = sealed + (1 << 34)")
-        database.execute("UPDATE series SET host = 1, id = id + (1 << 32)")
+        database.execute("UPDATE series SET host = 1, id = id + (1 << 48)")
         database.execute("UPDATE batch SET slot = slot + (1 << 34)")
         for table in ("rollup_minute", "rollup_hour"):
-            database.execute(f"UPDATE {table} SET series = series + (1 << 32)")
+            database.execute(f"UPDATE {table} SET series = series + (1 << 48)")
         for table in ("batch", "chunk", "event", "transition", "daemon_run"):
             database.execute(f"UPDATE {table} SET id = id + (1 << 34)")
-        for number, data in database.execute("SELECT id, data FROM batch").fetchall():
-            known = json.loads(unpack_text(data))
-            known["values"] = {str(int(name) + (1 << 32)): values for name, values in known["values"].items()}
-            database.execute("UPDATE batch SET data = ? WHERE id = ?", (pack_text(json.dumps(known)), number))
         database.execute("INSERT INTO host (id, name, sealed) VALUES (0, '', 0)")
 
 

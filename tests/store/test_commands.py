@@ -264,6 +264,7 @@ def test_db_info_says_what_takes_the_room(run):
     assert found["series"] == 6
     assert datetime.fromisoformat(found["samples_since"]).timestamp() % 86400 == 0
     assert datetime.fromisoformat(found["newest"]).timestamp() % 86400 >= SECONDS - 60
+    assert found["tiers_bytes"].keys() == {"sealed", "newest", "minutes", "hours", "events", "rest"}
     assert 0 < sum(found["tiers_bytes"].values()) <= sum(found["size_bytes"].values())
     assert "kept for 30 days" in run("db", "info")
 

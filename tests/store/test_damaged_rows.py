@@ -42,8 +42,8 @@ def _all_with(data, old, new):
 
 
 def _values_with(data, old, new):
-    """Change the values of series 1."""
-    head, name, tail = unpack_text(data).partition('"1":')
+    """Change the values of the only series."""
+    head, name, tail = unpack_text(data).partition('"values":{')
     values, end, rest = tail.partition("}")
     return pack_text(head + name + values.replace(old, new) + end + rest)
 

@@ -108,9 +108,10 @@ def test_minutes_are_compared_from_the_first_that_is_left_on(filled, monkeypatch
             database.execute(statement)
 
     assert findings() == []
-    execute("DELETE FROM rollup_minute WHERE series = 6 AND part = (SELECT max(part) FROM rollup_minute)")
+    newest = "SELECT max(part), max(series) FROM rollup_minute WHERE part = (SELECT max(part) FROM rollup_minute)"
+    execute(f"DELETE FROM rollup_minute WHERE (part, series) = ({newest})")
     assert [found.partition(": ")[2] for found in findings()] == ["15 of its minutes do not match their samples"]
-    execute("DELETE FROM rollup_minute WHERE (part, series) < (SELECT max(part), 5 FROM rollup_minute)")
+    execute(f"DELETE FROM rollup_minute WHERE (part, series) < ({newest})")
     assert findings() == []
     execute("DELETE FROM rollup_minute")
     assert len(findings()) == 2

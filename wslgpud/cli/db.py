@@ -32,7 +32,6 @@ def info(config: common.Config = None, as_json: common.Json = False, state: comm
     with Reader(target) as reader:
         measured = look(reader)
     keep = loaded(config).config.store
-    tiers = {TIERS[tier][0]: taken for tier, taken in measured.tiers.items()}
     document: dict[str, Any] = {
         "database": shown(target),
         "schema": measured.version,
@@ -41,8 +40,8 @@ def info(config: common.Config = None, as_json: common.Json = False, state: comm
         "samples": measured.samples,
         "bytes_a_sample": measured.bytes_a_sample,
         "bytes_a_day": measured.bytes_a_day,
-        "size_bytes": {"file": measured.file_bytes, "log": measured.wal_bytes, "free inside": measured.free_bytes},
-        "tiers_bytes": tiers,
+        "size_bytes": {"file": measured.file_bytes, "log": measured.wal_bytes, "free_inside": measured.free_bytes},
+        "tiers_bytes": measured.tiers,
         "samples_since": common.iso(measured.oldest.raw_wall),
         "minutes_since": common.iso(measured.oldest.minute_wall),
         "hours_since": common.iso(measured.oldest.hour_wall),
@@ -73,7 +72,7 @@ def info(config: common.Config = None, as_json: common.Json = False, state: comm
     ):
         rows.append((name, t("{when}, kept for {days} days", when=_local(wall), days=days)))
     rows.append((t("newest"), _local(measured.newest_wall)))
-    Console().print(pairs([*rows, *((t(label), size(taken)) for label, taken in tiers.items())]))
+    Console().print(pairs([*rows, *((t(TIERS[tier][0]), size(taken)) for tier, taken in measured.tiers.items())]))
     for path in document["set_aside"]:
         print("\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path))
 

@@ -32,7 +32,7 @@ from wslgpud.store.errors import gap
 from wslgpud.store.schema import MAX_VALUE, PERIOD_MS, Tier, dumps
 from wslgpud.words import say
 
-_COUNT, _ENTRY = struct.Struct("<I"), struct.Struct("<IIIIIqq")
+_COUNT, _ENTRY = struct.Struct("<I"), struct.Struct("<QIIIIqq")
 #: blocks of times that are cached, as plots read several series: a day, and 1 MB
 _CACHED_TIMES = 128
 
@@ -140,7 +140,7 @@ _OVERHEAD_BYTES = 800
 
 @dataclass(slots=True)
 class Batch:
-    """Some ticks as JSON, with readings by the names of ``SeriesInUse``."""
+    """Some ticks as JSON."""
 
     id: int
     ms: int
@@ -156,24 +156,14 @@ class Batch:
     def bytes(self) -> int:
         return len(self.data) + _OVERHEAD_BYTES
 
-    def row(self, numbers: Mapping[str, int]) -> dict[str, Any]:
-        data = renumbered(json.loads(self.data), numbers)
-        return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data}
-
-
-def renumbered(known: Mapping[str, Any], numbers: Mapping[str, int]) -> str:
-    """Return the JSON of a batch with numbers for names of series, without those that have none."""
-    values = {numbers[name]: values for name, values in known["values"].items() if name in numbers}
-    return dumps({**known, "values": values})
-
 
 @dataclass(slots=True)
 class OpenBatch:
     """Ticks of a batch under construction; time increases within one period."""
 
     times: list[int] = field(default_factory=list)
-    #: name of a series -> its value at each tick
-    columns: dict[str, list[Number | None]] = field(default_factory=dict)
+    #: number of a series -> its value at each tick
+    columns: dict[int, list[Number | None]] = field(default_factory=dict)
     processes: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
 
     def takes(self, ms: int) -> bool:
@@ -182,32 +172,32 @@ class OpenBatch:
             ms // PERIOD_MS == times[0] // PERIOD_MS and ms > times[-1] and len(times) < schema.MAX_BATCH
         )
 
-    def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
+    def add(self, ms: int, readings: Mapping[int, Number], processes: list[list[Any]] | None) -> None:
         before = len(self.times)
         self.times.append(ms)
-        for name, value in readings.items():
-            column = self.columns.setdefault(name, [])
+        for number, value in readings.items():
+            column = self.columns.setdefault(number, [])
             if len(column) < before:
                 column += [None] * (before - len(column))
             column.append(value)
         if processes:
             self.processes.append((ms - self.times[0], processes))
 
-    def closed(self, number: int, *, urgent: bool) -> Batch:
+    def closed(self, row_id: int, *, urgent: bool) -> Batch:
         start, ticks = self.times[0], len(self.times)
         values = {
-            name: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
-            for name, column in self.columns.items()
+            number: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
+            for number, column in self.columns.items()
         }
         offsets = [ms - start for ms in self.times]
         data = dumps({"offsets": offsets, "values": values, "processes": self.processes})
-        return Batch(number, start, ticks, data, urgent)
+        return Batch(row_id, start, ticks, data, urgent)
 
 
 class Ticks(NamedTuple):
     """The content of a batch, in order of time."""
 
-    #: series -> times (ms) and values
+    #: series, without the host's bits -> times (ms) and values
     series: dict[int, tuple[Sequence[int], Sequence[int]]]
     #: [ms, rows as in ``schema.batch``]
     processes: list[Any]

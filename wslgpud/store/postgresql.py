@@ -30,10 +30,11 @@ RECENT = """
         SELECT r.time, h.name AS host, s.metric, s.labels,
             CASE WHEN s.divisor > 1 THEN CAST(r.value AS DOUBLE PRECISION) / s.divisor ELSE r.value END AS value
         FROM (
-            SELECT (b.ms + o.value::bigint) / 1000.0 AS time, j.key::bigint AS series,
+            SELECT (b.ms + o.value::bigint) / 1000.0 AS time,
+                (b.slot >> {row_bits} << {series_bits}) | j.key::bigint AS series,
                 CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
                     ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
-            FROM batch b JOIN host a ON a.id = b.slot >> {bits} AND a.sealed < b.id,
+            FROM batch b JOIN host a ON a.id = b.slot >> {row_bits} AND a.sealed < b.id,
                 json_array_elements_text(b.data::json -> 'offsets') WITH ORDINALITY AS o (value, key),
                 json_each(b.data::json -> 'values') j
         ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host

@@ -17,7 +17,7 @@ from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engines, records, schema, series_reader
 from wslgpud.store.codec import Summary
-from wslgpud.store.errors import explained, gap
+from wslgpud.store.errors import explain, explained, gap, is_damage
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.series_reader import Asked, unscaled
 
@@ -65,7 +65,7 @@ class Reader(AbstractContextManager["Reader"]):
         self._engine.dispose()
 
     def check(self) -> list[str]:
-        """Check the whole file; return the fault found, empty if there is none."""
+        """Check the whole file; return the faults found, or raise StoreError: it could not be read."""
         if self.path is None:
             return []
         self._follow()
@@ -73,6 +73,8 @@ class Reader(AbstractContextManager["Reader"]):
             with self._engine.begin() as connection:
                 rows = connection.exec_driver_sql("PRAGMA quick_check(10)").scalars().all()
         except DBAPIError as error:
+            if not is_damage(error):
+                raise explain(error, self._target) from error
             return [str(error.orig)]
         return [row for row in rows if row != "ok"]
 

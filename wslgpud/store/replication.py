@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, select, update
+from sqlalchemy import Connection, Table, func, select, update
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, schema
-from wslgpud.store.codec import renumbered, unpack_text
+from wslgpud.store.codec import unpack_text
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import FORGET_SECONDS, SeriesKey, WriteBuffer, find_or_add
+from wslgpud.store.write_buffer import FORGET_SECONDS, WriteBuffer, register
 from wslgpud.store.writer import Writer
 
 #: time that ``close`` waits for a server
@@ -33,6 +33,8 @@ _AT_ONCE = 500
 _MAX_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
 _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run)
+#: in place of a damaged batch
+_EMPTY = schema.dumps({"offsets": [], "values": {}, "processes": []})
 _batch, _box, _series = schema.batch.c, schema.outbox.c, schema.series.c
 
 
@@ -52,11 +54,11 @@ class _Source(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows of the file by table, to be copied in one transaction; batches parsed."""
+    """Rows of the file by table, to be copied in one transaction; batches as text."""
 
     rows: dict[Table, list[dict[str, Any]]]
-    #: ids of their series in the file that the server's are not known of -> rows
-    series: dict[str, Any]
+    #: series in the batches, as far as the server may not have them
+    series: list[dict[str, Any]]
 
 
 class ReplicationSource:
@@ -72,8 +74,8 @@ class ReplicationSource:
         self._source = _Source(0, "", (0, 0), None, {})
         #: id of the machine in the server
         self.host_id = 0
-        #: id of a series in the file, as in its batches -> in the server; looked up anew as in ``WriteBuffer``
-        self._numbers: dict[str, int] = {}
+        #: ids, without the host's bits, of series that the server has; copied again each hour, to be known as read
+        self._registered: set[int] = set()
         self._forgotten_wall = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
@@ -101,8 +103,6 @@ class ReplicationSource:
 
     def waiting(self, ticks: int) -> Sequence[_Rows]:
         """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
-        if abs(time.time() - self._forgotten_wall) >= FORGET_SECONDS:
-            self._forgotten_wall, self._numbers = time.time(), {}
         with self._local() as local:
             self._follow(local)
             copied = self._source.copied
@@ -120,47 +120,36 @@ class ReplicationSource:
             rows[schema.outbox] += ended
             if not any(rows.values()):
                 return []
-            for row in rows[schema.batch]:
-                known: dict[str, Any] = {"offsets": [], "values": {}, "processes": []}
-                with gap("ticks %d", row["id"]):
-                    known = json.loads(unpack_text(row["data"]))
-                row["data"] = known
-            names = {name for row in rows[schema.batch] for name in row["data"]["values"]} - self._numbers.keys()
-            found = local.execute(select(schema.series).where(_series.id.in_([*map(int, names)]))).all()
-        return [_Rows(rows, {str(row.id): row for row in found})]
+            series = _dicts(local, select(schema.series).where(_series.id.in_(self._new_series(rows[schema.batch]))))
+        return [_Rows(rows, series)]
 
     def write(self, connection: Connection, waiting: Sequence[_Rows]) -> int:
         ((rows, series),) = waiting
         if self._source.shift is None:
             first = min(self._source.copied.values())
             self._source = self._source._replace(shift=engines.last_row(connection, self.host_id) - first)
-        for number, row in series.items():
-            key = SeriesKey(row.metric, row.kind, row.labels, row.divisor)
-            theirs = find_or_add(connection, self.host_id, key, time.time())
-            self._numbers[number] = theirs or 0
-        for table in _TABLES:
-            schema.put(connection, table, [self._shifted(row) for row in rows[table]])
-        batches = [self._shifted({**row, "data": renumbered(row["data"], self._numbers)}) for row in rows[schema.batch]]
-        schema.put(connection, schema.batch, [{**row, "slot": row["id"]} for row in batches])
+        first, _ = schema.series_range(self.host_id)
+        for row in series:
+            register(connection, {**row, "id": first | row["id"] & schema.OWN_SERIES, "host": self.host_id})
+        for table, of in rows.items():
+            moved = map(self._shifted, of)
+            schema.put(connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved])
         reached = schema.dumps(self._reached(rows))
         connection.execute(update(schema.host).where(schema.host.c.id == self.host_id).values(source=reached))
         return 0
 
     def committed(self, done: Sequence[_Rows]) -> None:
-        ((rows, _),) = done
+        ((rows, series),) = done
         self._source = self._reached(rows)
+        self._registered |= {row["id"] & schema.OWN_SERIES for row in series}
         for row in rows[schema.outbox]:
             (self._open.discard if row["done_ms"] is not None else self._open.add)(row["id"])
 
     def detached(self) -> None:
         """Count the backlog while the server is unreachable; ``attach`` looks up everything else."""
-        self._numbers = {}
+        self._registered = set()
         with suppress(StoreError), self._local() as local:
             self.waiting_ticks = self._count(local)
-
-    def free(self, connection: Connection, sealed: int) -> None:
-        gone = schema.of_host(schema.batch, self.host_id), _batch.id <= sealed
-        connection.execute(delete(schema.batch).where(*gone))
 
     @property
     def empty(self) -> bool:
@@ -200,7 +189,21 @@ class ReplicationSource:
         names = (table.name for table in (schema.batch, *_TABLES))
         run_ = (ours, started.get(ours, 0))
         self._source = _Source(made, self._machine, run_, None, dict.fromkeys(names, first))
-        self._open, self._numbers = set(), {}
+        self._open = set()
+
+    def _new_series(self, batches: Sequence[dict[str, Any]]) -> list[int]:
+        """Make the ``batches`` text; return the ids of their series that the server may not have."""
+        if abs(time.time() - self._forgotten_wall) >= FORGET_SECONDS:
+            self._forgotten_wall, self._registered = time.time(), set()
+        numbers: set[int] = set()
+        for row in batches:
+            text = _EMPTY
+            with gap("ticks %d", row["id"]):
+                text = unpack_text(row["data"])
+                numbers |= {int(number) for number in json.loads(text)["values"]}
+            row["data"] = text
+        first, _ = schema.series_range(self._buffer.host_id)
+        return [first | number for number in numbers - self._registered]
 
     def _reached(self, rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> _Source:
         copied = self._source.copied

@@ -12,6 +12,7 @@ There are no foreign keys: on tables of samples they turned a nightly purge into
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -25,8 +26,9 @@ from wslgpud.store import postgresql
 #: version of the tables and views; a change needs a new one, and code to migrate older databases
 VERSION = 1
 
-#: ids of a host's series: host << 32 ...; none is used twice
-SERIES_BITS = 32
+#: ids of a host's series: host << 48 | a hash of the series, so that it is known before the database is open, and the
+#: same in a file that is begun anew and on a server
+SERIES_BITS = 48
 #: the bits of a series id without the host's
 OWN_SERIES = (1 << SERIES_BITS) - 1
 #: ids of everything else of a host: host << 34 ...; a tick per second fills that in 500 years
@@ -96,17 +98,17 @@ series = _table(
 
 # The newest data, as committed: some ticks in order of arrival (``id``), regardless of backward jumps of the wall clock
 # (within a batch time only increases). A row per reading would cost several times the CPU time and bytes written. A
-# sealed batch stays until it is overwritten, see ``write_buffer.Slots``.
+# sealed batch stays until it is overwritten, see ``write_buffer.write_batch``.
 batch = _table(
     "batch",
     {
         "id": _Int,
         "ms": _Int,  # of the first tick
         "ticks": _Int,
-        # JSON object, deflated in SQLite. "offsets": milliseconds from ``ms`` to each tick; "values": series id ->
-        # value * divisor at each tick, null where there was none, or a single one if all are equal; "processes":
-        # [offset, rows] with [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and [UUID of a GPU, pid,
-        # name, KiB of its memory or null] of one that uses a GPU.
+        # JSON object, deflated in SQLite. "offsets": milliseconds from ``ms`` to each tick; "values": series id without
+        # the host's bits -> value * divisor at each tick, null where there was none, or a single one if all are equal;
+        # "processes": [offset, rows] with [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and [UUID of a
+        # GPU, pid, name, KiB of its memory or null] of one that uses a GPU.
         "data": _Packed,
     },
     keys="slot",
@@ -252,7 +254,11 @@ def _view(tier: Tier) -> str:
 
 def views(connection: sa.Connection) -> dict[str, str]:
     """Return the views for users, by name."""
-    recent = {"recent": postgresql.RECENT.format(bits=ROW_BITS)} if is_server(connection) else {}
+    recent = (
+        {"recent": postgresql.RECENT.format(row_bits=ROW_BITS, series_bits=SERIES_BITS)}
+        if is_server(connection)
+        else {}
+    )
     return {"minute": _view(MINUTES), "hour": _view(HOURS)} | recent
 
 
@@ -271,6 +277,12 @@ def row_range(host_id: int) -> tuple[int, int]:
 def series_range(host_id: int) -> tuple[int, int]:
     """Return the first and last id of a host's series."""
     return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1
+
+
+def series_number(metric: str, labels: str, divisor: int) -> int:
+    """Return the id of a series without the host's bits; of 20,000 two are the same in one of a million histories."""
+    text = "\0".join((metric, labels, str(divisor)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=SERIES_BITS // 8).digest(), "big")
 
 
 def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:

@@ -210,7 +210,7 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[Samples]:
     words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     for first, data in tuples(connection, _UNSEALED, words):
         with gap("ticks from %d on, series %d", first, asked.number):
-            samples = parsed(first, data).series.get(asked.number)
+            samples = parsed(first, data).series.get(asked.number & schema.OWN_SERIES)
             if samples is not None:
                 yield _inside(asked, *samples)
 
@@ -279,7 +279,7 @@ def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Numbe
         if ms >= newest[0].ms - LATEST_MS:
             with gap("ticks from %d on", ms):
                 values = parsed(ms, data).series.items()
-                latest |= {series: (times[-1], values[-1]) for series, (times, values) in values}
+                latest |= {first | number: (times[-1], values[-1]) for number, (times, values) in values}
     return latest
 
 

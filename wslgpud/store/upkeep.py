@@ -60,6 +60,9 @@ _NEVER = float(1 << 52)
 PASS_SECONDS = 6 * 3600.0
 #: series left in a metric that reached its limit of names, to make room for new ones
 ROOMY = MAX_SERIES_OF_NAMES * 7 // 8
+#: slots of batches to keep when they are free; a machine that commits every second for a quarter of an hour takes 900
+#: for a while
+MAX_SLOTS = 300
 #: the first check of the file comes this long after the start, for machines that never run at night
 FIRST_CHECK_SECONDS = 900.0
 #: local hour of later checks
@@ -73,15 +76,17 @@ _UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE
 _BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
 _TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
 _SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
+#: what is left is overwritten, see ``write_buffer.write_batch``; on a server, where slots are ids, nearly nothing
+_SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AND id <= :last")
 #: a clock that was years ahead must not keep any for so long
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
 _FORGOTTEN = text(f"""
     SELECT id FROM (
         SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place,
-            count(*) OVER (PARTITION BY metric) AS total, max(id) OVER () AS newest
+            count(*) OVER (PARTITION BY metric) AS total
         FROM series WHERE {_OUR_SERIES}
     ) s
-    WHERE id < newest AND (seen_ms < :all_ms OR (total >= :crowded AND place > :roomy AND seen_ms < :raw_ms))
+    WHERE seen_ms < :all_ms OR (total >= :crowded AND place > :roomy AND seen_ms < :raw_ms)
     LIMIT :limit""")
 _FORGET = text("DELETE FROM series WHERE id = :id")
 
@@ -158,7 +163,7 @@ class Upkeep:
         with connection.begin():
             last = due(connection, self._buffer.host_id, self._buffer.sealable_row)
         if last is not None:
-            seal(connection, self._buffer.host_id, last, self._buffer.free)
+            seal(connection, self._buffer.host_id, last)
         return last is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -225,7 +230,7 @@ class Upkeep:
     def _forget(self, connection: Connection) -> bool:
         """Delete series without data, and beyond the limit on names, those not seen for longest; say if any.
 
-        Summaries of the latter stay until they are too old, under a number that no other series gets.
+        Summaries of the latter stay until they are too old.
         """
         if time.monotonic() < self._pass_due_mono:
             return False
@@ -260,8 +265,8 @@ def due(connection: Connection, host: int, last: int) -> int | None:
     return None
 
 
-def seal(connection: Connection, host: int, last: int, free: Callable[[Connection, int], None]) -> None:
-    """Seal the batches of a host up to id ``last`` into a chunk of that id, and ``free`` their places."""
+def seal(connection: Connection, host: int, last: int) -> None:
+    """Seal the batches of a host up to id ``last`` into a chunk of that id, and delete those that are surplus."""
     with connection.begin():
         series, processes = _samples(connection, host, last)
     # computed outside of a transaction, so that no one waits for it
@@ -270,7 +275,7 @@ def seal(connection: Connection, host: int, last: int, free: Callable[[Connectio
         if write is not None:
             write(connection)
         connection.execute(_SEALED, {"host": host, "last": last})
-        free(connection, last)
+        connection.execute(_SURPLUS, {**_ours(host), "last": last, "slots": MAX_SLOTS})
 
 
 def _samples(connection: Connection, host: int, last: int) -> tuple[list[Samples], list[Any]]:
@@ -289,19 +294,23 @@ def _samples(connection: Connection, host: int, last: int) -> tuple[list[Samples
 
 
 def chunk_writer(number: int, series: Sequence[Samples], processes: Sequence[Any]) -> Callable[[Connection], None]:
-    """Return a function that writes samples as chunk ``number`` with their rollups within a transaction."""
+    """Return a function that writes samples as chunk ``number`` with their rollups within a transaction.
+
+    The numbers of series are without the host's bits.
+    """
     moments = [ms for _, times, _ in series for ms in (min(times), max(times))] + [ms for ms, _ in processes]
     row = {
         "id": number,
         "low_ms": min(moments),
         "high_ms": max(moments),
         "samples": sum(len(times) for _, times, _ in series),
-        "data": pack_sheet([(which & schema.OWN_SERIES, times, values) for which, times, values in series]),
+        "data": pack_sheet(series),
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
+    first, _ = schema.series_range(number >> schema.ROW_BITS)
     summaries = {
         tier: {
-            (begin // 1000, which): known
+            (begin // 1000, first | which): known
             for which, times, values in series
             for begin, known in summarise(times, values, tier.step_seconds * 1000).items()
         }

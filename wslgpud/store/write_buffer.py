@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Table, delete, func, select, update
+from sqlalchemy import Connection, Table, func, select, text, update
 
-from wslgpud.metrics import MAX_SERIES_OF_NAMES, OTHER, MetricSpec
+from wslgpud.metrics import MAX_SERIES_OF_NAMES, MetricSpec
 from wslgpud.model import Number, Reading, Snapshot
 from wslgpud.store import engines, schema
 from wslgpud.store.codec import Batch, OpenBatch, pack_text
@@ -30,8 +30,12 @@ _series = schema.series.c
 _PAGE = 4096
 #: bytes of data with which a row fills a page
 _PAGE_DATA = 4030
-#: slots to keep when they are free; a machine that commits every second for a quarter of an hour takes 900 for a while
-MAX_SLOTS = 300
+#: the place of a batch that is there already (a commit that failed may have happened nevertheless), else that of a
+#: sealed one of its size
+_PLACE = text("""
+    SELECT slot FROM batch WHERE slot BETWEEN :low AND :high
+        AND (id = :id OR (length(data) = :size AND id <= (SELECT sealed FROM host WHERE host.id = :host)))
+    ORDER BY id = :id DESC LIMIT 1""")
 
 Write = Callable[[Connection], object]
 
@@ -65,148 +69,72 @@ class Buffer(Protocol):
     def detached(self) -> None:
         """Forget what was known of the database: its connection is closed, and its last transaction may have failed."""
 
-    def free(self, connection: Connection, sealed: int) -> None:
-        """Free the places of batches up to id ``sealed``."""
-
     @property
     def empty(self) -> bool: ...
 
 
-class SeriesKey(NamedTuple):
-    """The key of a series; ``labels`` is the JSON object in the table."""
+@dataclass(slots=True)
+class Series:
+    """A series in use; ``number`` is its id without the host's bits."""
 
+    number: int
     metric: str
     kind: str
     labels: str
     divisor: int
+    #: has labels that users choose
+    limited: bool
+    #: None until the open database was asked whether it takes it
+    stored: bool | None = None
+
+    @classmethod
+    def of(cls, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+        text_, divisor = schema.dumps(dict(zip(spec.labels, labels, strict=False))), 10**spec.decimals
+        limited = any(names.chosen(spec, labels) is not None for names in spec.names)
+        number = schema.series_number(spec.name, text_, divisor)
+        return cls(number, spec.name, spec.kind, text_, divisor, limited)
+
+    def row(self, host: int, wall: float) -> dict[str, Any]:
+        key = {"host": host, "metric": self.metric, "labels": self.labels, "divisor": self.divisor}
+        number = schema.series_range(host)[0] | self.number
+        return {"id": number, **key, "kind": self.kind, "seen_ms": round(wall * 1000)}
 
 
-def find_or_add(connection: Connection, host: int, key: SeriesKey, wall: float, *, limited: bool = False) -> int | None:
-    """Return the id of a series, a new one if the database has none.
+def register(connection: Connection, row: Mapping[str, Any], *, limited: bool = False) -> bool:
+    """Note that a series, a row of its table, is read; False: the database has another of its id, or too many.
 
-    ``limited``: None instead of a new one where its metric has ``MAX_SERIES_OF_NAMES``.
+    Too many is ``MAX_SERIES_OF_NAMES`` of a metric, and only for ``limited`` ones.
     """
-    first, last = schema.series_range(host)
-    of_metric, of_host = (_series.host == host, _series.metric == key.metric), _series.id.between(first, last)
-    # a row that another program has put under our name is not ours
-    same = *of_metric, of_host, _series.labels == key.labels, _series.divisor == key.divisor
-    known: int | None = connection.scalar(select(_series.id).where(*same))
-    now = {"kind": key.kind, "seen_ms": round(wall * 1000)}
-    if known is not None:  # the kind of a metric may have changed
-        connection.execute(update(schema.series).where(_series.id == known).values(now))
-        return known
-    if limited and (connection.scalar(select(func.count()).where(*of_metric)) or 0) >= MAX_SERIES_OF_NAMES:
-        return None
-    number = (connection.scalar(select(func.max(_series.id)).where(of_host)) or first) + 1
-    schema.insert_new(connection, schema.series, [{"id": number, "host": host, **key._asdict(), **now}])
-    return number
+    of_row, key = _series.id == row["id"], ("host", "metric", "labels", "divisor")
+    here = connection.execute(select(*(_series[name] for name in key)).where(of_row)).first()
+    if here is not None:  # the kind of a metric may have changed
+        now = {"kind": row["kind"], "seen_ms": row["seen_ms"]}
+        connection.execute(update(schema.series).where(of_row).values(now))
+        return all(row[name] == known for name, known in zip(key, here, strict=True))
+    if limited:
+        of_metric = _series.host == row["host"], _series.metric == row["metric"]
+        if (connection.scalar(select(func.count()).where(*of_metric)) or 0) >= MAX_SERIES_OF_NAMES:
+            return False
+    insert_new(connection, schema.series, [dict(row)])
+    return True
 
 
-@dataclass(slots=True)
-class Series:
-    """A series in use. Queued samples refer to it by ``name``, which is empty for one that is not stored."""
+def write_batch(connection: Connection, host: int, batch: Batch) -> int:
+    """Write a batch over a sealed one of its size; return its bytes.
 
-    name: str
-    key: SeriesKey
-    spec: MetricSpec
-    labels: tuple[str, ...]
-    #: id in the open database; None until it is looked up
-    number: int | None = None
-
-    @property
-    def limited(self) -> bool:
-        return any(names.chosen(self.spec, self.labels) is not None for names in self.spec.names)
-
-
-class SeriesInUse:
-    """Series from their first reading until an hour later at most."""
-
-    def __init__(self) -> None:
-        #: metric and label values -> series
-        self.known: dict[tuple[str, tuple[str, ...]], Series] = {}
-        #: those without an id of their own, for as long as they are read: each new attempt would lose samples
-        self._replaced: set[tuple[str, tuple[str, ...]]] = set()
-        self._forgotten_wall = 0.0
-        self._learned = 0
-
-    def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
-        """Return the new entry of a series, or that which replaces it."""
-        own = schema.dumps(dict(zip(spec.labels, labels, strict=False)))
-        self._learned += 1
-        key = SeriesKey(spec.name, spec.kind, own, 10**spec.decimals)
-        series = Series(str(self._learned), key, spec, labels)
-        self.known[spec.name, labels] = series
-        if (spec.name, labels) in self._replaced:
-            self.replace(series)
-        return self.known[spec.name, labels]
-
-    def forget_hourly(self, wall: float) -> None:
-        """Drop all series once an hour; no queued sample may refer to one.
-
-        At once if the clock jumps as far: after a long sleep the upkeep would take those in use for unseen.
-        """
-        if abs(wall - self._forgotten_wall) >= FORGET_SECONDS:
-            self._replaced = {key for key, one in self.known.items() if one.labels != key[1] or not one.name}
-            self._forgotten_wall, self.known = wall, {}
-
-    def every(self) -> Collection[Series]:
-        return {s.name: s for s in self.known.values() if s.name}.values()
-
-    def replace(self, series: Series) -> None:
-        """Map a series without an id of its own to that of all others, or to none."""
-        spec, chosen = series.spec, {names.label for names in series.spec.names}
-        other = tuple(
-            OTHER if label in chosen else value for label, value in zip(spec.labels, series.labels, strict=False)
-        )
-        if other == series.labels or not all(names.summed for names in spec.names):
-            series.name = ""
-            return
-        instead = self.known.get((spec.name, other)) or self.learn(spec, other)
-        self.known[spec.name, series.labels] = instead
-
-
-class Slots:
-    """Places for the newest batches of a file in their table: each overwrites a sealed one.
-
-    Overwriting a row with one of its size changes only its page. Inserting one and deleting it later changes three to
-    six pages with each commit, and each page is written twice, into the log and from there into the file.
+    That changes one page. To insert a row and delete it later changes three to six with each commit, and each page is
+    written twice, into the log and from there into the file.
     """
-
-    def __init__(self) -> None:
-        #: id of an unsealed batch -> its slot; a commit that failed may have happened nevertheless
-        self._taken: dict[int, int] = {}
-        self._free: list[tuple[int, int]] = []
-        self._newest = 0
-
-    def load(self, connection: Connection, host: int) -> None:
-        """Look up the slots."""
-        of = schema.batch.c
-        query = select(of.id, func.length(of.data), of.slot, schema.unsealed)
-        rows = connection.execute(query.where(schema.of_host(schema.batch, host))).all()
-        self._taken = {number: slot for number, _, slot, unsealed in rows if unsealed}
-        self._free = [(size, slot) for _, size, slot, unsealed in rows if not unsealed]
-        self._newest = max([schema.row_range(host)[0], *(slot for *_, slot, _ in rows)])
-
-    def write(self, connection: Connection, row: Mapping[str, Any]) -> int:
-        """Write a batch; return its bytes."""
-        data = pack_text(row["data"])
-        size = _PAGE_DATA if len(data) <= _PAGE_DATA else -len(data) // _PAGE * -_PAGE
-        slot = self._taken.get(row["id"])
-        if slot is None:
-            free = next((place for place in self._free if place[0] == size), (size, self._newest + 1))
-            if free in self._free:
-                self._free.remove(free)
-            slot = self._taken[row["id"]] = free[1]
-            self._newest = max(self._newest, slot)
-        schema.put(connection, schema.batch, [{**row, "slot": slot, "data": data.ljust(size, b"\0")}])
-        return size
-
-    def free(self, connection: Connection, host: int, sealed: int) -> None:
-        """Free the slots of batches up to id ``sealed``, and delete surplus ones."""
-        of, (first, _) = schema.batch.c, schema.row_range(host)
-        gone = schema.of_host(schema.batch, host), of.id <= sealed, of.slot > first + MAX_SLOTS
-        connection.execute(delete(schema.batch).where(*gone))
-        self.load(connection, host)
+    data = pack_text(batch.data)
+    size = _PAGE_DATA if len(data) <= _PAGE_DATA else -len(data) // _PAGE * -_PAGE
+    (low, high), of = schema.row_range(host), schema.batch.c
+    place = connection.scalar(_PLACE, {"low": low, "high": high, "id": batch.id, "size": size, "host": host})
+    if place is None:
+        newest = connection.scalar(select(func.max(of.slot)).where(of.slot.between(low, high)))
+        place = (low if newest is None else newest) + 1
+    row = {"slot": place, "id": batch.id, "ms": batch.ms, "ticks": batch.ticks, "data": data.ljust(size, b"\0")}
+    schema.put(connection, schema.batch, [row])
+    return size
 
 
 class WriteBuffer:
@@ -220,7 +148,9 @@ class WriteBuffer:
         #: id of the host of these rows
         self.host_id = 0
         self.sealable_row = schema.row_range(0)[1]
-        self._series, self._slots = SeriesInUse(), Slots()
+        #: metric and label values -> a series that was read since the hour began
+        self._series: dict[tuple[str, tuple[str, ...]], Series] = {}
+        self._forgotten_wall = 0.0
         self._open = OpenBatch()
         self._queue: list[Batch | Row] = []
         self._max_bytes, self._bytes = buffer_bytes, 0
@@ -231,7 +161,6 @@ class WriteBuffer:
         """Adopt an opened database: called again with each new connection, whatever file it leads to now."""
         last_row = engines.last_row(connection, host_id)
         sealed = connection.scalar(select(schema.host.c.sealed).where(schema.host.c.id == host_id)) or 0
-        self._slots.load(connection, host_id)
         with self._lock:
             self.host_id = host_id
             self._next_row = max(self._next_row, last_row + 1)
@@ -241,16 +170,16 @@ class WriteBuffer:
 
     def detached(self) -> None:
         with self._lock:
-            for series in self._series.every():
-                series.number = None
+            for series in self._series.values():
+                series.stored = None
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         ms = round(snapshot.wall * 1000)
-        readings: dict[str, Number] = {}
+        readings: dict[int, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
             if not self._open.times and not any(item.ticks for item in self._queue):
-                self._series.forget_hourly(snapshot.wall)
+                self._forget_hourly(snapshot.wall)
             for sample in (report.sample for report in snapshot.reports if report.fresh):
                 self._scale(sample.readings, readings)
                 if sample.processes:
@@ -291,19 +220,13 @@ class WriteBuffer:
 
     def write(self, connection: Connection, waiting: Sequence[Batch | Row]) -> int:
         with self._lock:
-            series = [series for series in self._series.every() if series.number is None]
-        for one in series:
-            one.number = find_or_add(connection, self.host_id, one.key, self._wall(), limited=one.limited)
-            if one.number is None:
-                with self._lock:
-                    self.rejected_values += 1
-                    self._series.replace(one)
-        with self._lock:
-            numbers = {one.name: one.number for one in self._series.every() if one.number is not None}
+            new = [series for series in self._series.values() if series.stored is None]
+        for series in new:
+            series.stored = register(connection, series.row(self.host_id, self._wall()), limited=series.limited)
         written = 0
         for item in waiting:
             if isinstance(item, Batch):
-                written += self._slots.write(connection, item.row(numbers))
+                written += write_batch(connection, self.host_id, item)
             else:
                 item.write(connection)
         return written
@@ -313,9 +236,6 @@ class WriteBuffer:
         with self._lock:
             self._queue = [item for item in self._queue if id(item) not in gone]
             self._bytes = sum(item.bytes for item in self._queue)
-
-    def free(self, connection: Connection, sealed: int) -> None:
-        self._slots.free(connection, self.host_id, sealed)
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -352,21 +272,27 @@ class WriteBuffer:
             self._queue_up(self._open.closed(self._row_id(), urgent=urgent))
             self._open = OpenBatch()
 
-    def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
-        """Convert readings to integers by name of their series."""
-        known = self._series.known
+    def _forget_hourly(self, wall: float) -> None:
+        """Drop all series once an hour.
+
+        At once if the clock jumps as far: after a long sleep the upkeep would take those in use for unseen.
+        """
+        if abs(wall - self._forgotten_wall) >= FORGET_SECONDS:
+            self._forgotten_wall, self._series = wall, {}
+
+    def _scale(self, readings: Iterable[Reading], into: dict[int, Number]) -> None:
+        """Convert readings to integers by numbers of their series."""
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
-            series = known.get((spec.name, labels)) or self._series.learn(spec, labels)
-            name = series.name
-            number = _scaled(value, series.key.divisor) if name else None
+            series = self._series.get((spec.name, labels))
+            if series is None:
+                series = self._series[spec.name, labels] = Series.of(spec, labels)
+            number = None if series.stored is False else _scaled(value, series.divisor)
             if number is None:
                 self.rejected_values += 1
-            elif spec.names and name in into:
-                into[name] += number
             else:
-                into[name] = number
+                into[series.number] = number
 
 
 def _scaled(value: float, divisor: int) -> int | None:
