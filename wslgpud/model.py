@@ -155,53 +155,6 @@ class SourceReport:
     fresh: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All that was known at one tick. Immutable, hence shared between threads without locks."""
-
-    wall: float
-    mono: float
-    sequence: int
-    reports: tuple[SourceReport, ...]
-    lateness_seconds: float = 0.0  # of this tick
-    interval_seconds: float = 1.0  # planned, to the next
-    _families: dict[str, Values] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def readings(self) -> Iterator[Reading]:
-        """Iterate over every known value, fresh or a few seconds old."""
-        for report in self.reports:
-            yield from report.sample.readings
-
-    def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
-        """Return the known values of one metric by their labels."""
-        if not self._families:
-            found: dict[str, Values] = {}
-            for report in self.reports:
-                for name, values in report.sample.families.items():
-                    found[name] = {**found[name], **values} if name in found else values
-            self._families.update(found)  # at once: other threads ask as well
-        return self._families.get(spec.name, _NOTHING)
-
-    def value(self, spec: MetricSpec, *labels: str) -> Number | None:
-        """Return the value of one series, or None where it is not known."""
-        return self.family(spec).get(labels)
-
-    @property
-    def processes(self) -> tuple[ProcessSample, ...]:
-        """Relevant processes, biggest first; empty when unknown."""
-        return next((r.sample.processes for r in self.reports if r.sample.processes), ())
-
-    @property
-    def gpus(self) -> tuple[GpuSample, ...]:
-        """GPUs as last seen; empty when there is none or the driver is silent."""
-        return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """Events since the last tick."""
-        return tuple(e for r in self.reports if r.fresh for e in r.sample.events)
-
-
 class Level(IntEnum):
     """Severity; ordered, so that ``max`` returns the worst."""
 
@@ -378,6 +331,55 @@ class Observation:
     expected: tuple[Expected, ...] = ()
     windows: RamState | None = None
     containers: Mapping[str, int] | None = None  # bytes by session of WSL's containers, outside this VM
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is known at one tick; immutable, hence shared between threads without locks."""
+
+    wall: float
+    mono: float
+    sequence: int
+    reports: tuple[SourceReport, ...]
+    lateness_seconds: float = 0.0  # of this tick
+    interval_seconds: float = 1.0  # planned, to the next
+    observation: Observation = Observation(0.0)  # what the risk engine sees of it
+    forecasts: tuple[Forecast, ...] = ()
+    _families: dict[str, Values] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def readings(self) -> Iterator[Reading]:
+        """Iterate over every known value, fresh or a few seconds old."""
+        for report in self.reports:
+            yield from report.sample.readings
+
+    def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
+        """Return the known values of one metric by their labels."""
+        if not self._families:
+            found: dict[str, Values] = {}
+            for report in self.reports:
+                for name, values in report.sample.families.items():
+                    found[name] = {**found[name], **values} if name in found else values
+            self._families.update(found)  # at once: other threads ask as well
+        return self._families.get(spec.name, _NOTHING)
+
+    def value(self, spec: MetricSpec, *labels: str) -> Number | None:
+        """Return the value of one series, or None where it is not known."""
+        return self.family(spec).get(labels)
+
+    @property
+    def processes(self) -> tuple[ProcessSample, ...]:
+        """Relevant processes, biggest first; empty when unknown."""
+        return next((r.sample.processes for r in self.reports if r.sample.processes), ())
+
+    @property
+    def gpus(self) -> tuple[GpuSample, ...]:
+        """GPUs as last seen; empty when there is none or the driver is silent."""
+        return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Events since the last tick."""
+        return tuple(e for r in self.reports if r.fresh for e in r.sample.events)
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

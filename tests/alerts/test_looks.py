@@ -19,7 +19,6 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
 from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.sampling.observation import observation_of
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.series import plots
 from wslgpud.series.incident_plot import IncidentMarks, plot_incident
 from wslgpud.series.plots import PlotError
@@ -79,7 +78,7 @@ def snapshot() -> Snapshot:
 
 
 def document_of(seen: Snapshot) -> dict[str, Any]:
-    return status(TickState(PipelineState(seen, observation_of(seen), ()), decide((), ())), ENGLISH)
+    return status(TickState(replace(seen, observation=observation_of(seen)), decide((), ())), ENGLISH)
 
 
 def test_status_tells_what_windows_tells() -> None:

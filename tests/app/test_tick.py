@@ -55,7 +55,7 @@ def test_a_bug_in_the_alerts_is_logged_once_and_sampling_goes_on(
     for _ in range(4):
         tick.run()
         assert tick.latest is not None
-        sequences.append(tick.latest.state.snapshot.sequence)
+        sequences.append(tick.latest.snapshot.sequence)
 
     logged = [record for record in caplog.records if record.message.startswith("alerts failed at this tick")]
     assert [str(record.exc_info and record.exc_info[1]) for record in logged] == ["one", "another", "one"]
@@ -91,7 +91,7 @@ def test_status_lists_the_last_ten_alerts_of_a_day_newest_first(service: tuple[D
     daemon, _ = service
     daemon.tick.run()
     assert daemon.tick.latest is not None
-    now = daemon.tick.latest.state.snapshot.wall
+    now = daemon.tick.latest.snapshot.wall
     store = daemon.tick.store
 
     def listed(*ages: int) -> list[str]:
@@ -192,5 +192,5 @@ def test_page_cache_given_back_is_an_alert_and_an_event(service: tuple[Daemon, s
     rules = [one.incident.rule for one in tick.latest.incidents]
 
     assert "cache_returned" in rules
-    assert [e.kind for e in tick.latest.state.snapshot.events if e.kind == "cache_returned"] != []
+    assert [e.kind for e in tick.latest.snapshot.events if e.kind == "cache_returned"] != []
     assert shorts == [False, False]

@@ -76,14 +76,14 @@ def pause(workers: int, folder: Path) -> tuple[float, float, int]:
         brake = Brake(BrakeSettings(on=True, users=(name,)), host, folder, Watchdog())
         pipeline = SamplingPipeline(Config(), host)
         try:
-            brake.tick(pipeline.tick()[0].snapshot, [forecast(Level.WARNING, LEFT_MIB)], ())
+            brake.tick(pipeline.tick()[0], [forecast(Level.WARNING, LEFT_MIB)], ())
             job.stdin.write("\n")
             job.stdin.flush()
             assert job.stdout.readline() == "has it\n"
             began = time.monotonic()
             state, _ = pipeline.tick()
             sampled = time.monotonic() - began
-            (row,) = brake.tick(state.snapshot, [forecast(Level.CRITICAL, LEFT_MIB - TAKEN_MIB)], ())
+            (row,) = brake.tick(state, [forecast(Level.CRITICAL, LEFT_MIB - TAKEN_MIB)], ())
             (took,) = [r.value for r in brake.readings() if r.spec.name == "brake_pause_seconds"]
             return sampled, float(took), int(str(row.facts["count"]))
         finally:

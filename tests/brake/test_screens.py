@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from wslgpud.brake.paused_job import PausedJob
 from wslgpud.brake.policy import PauseState
 from wslgpud.cli.brake import lines
 from wslgpud.model import Forecast, Level, Observation, ProcessSample
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.security.exact_signals import ExactProcess
 from wslgpud.serve.status import TickState, status
 from wslgpud.verdict import decide
@@ -46,8 +46,8 @@ def document(life: Life, paused: PausedJob, *, left: int = 4, eta: float | None 
     standing = life.manager.standing()
     samples = [ProcessSample(pid, 70, "python", 600 * MIB, 0, command="python train.py") for pid in (7, 6)]
     snapshot = tick(10.0, processes=samples)
-    state = PipelineState(snapshot, Observation(10.0), (forecast,))
-    latest = TickState(state, decide([forecast], standing), standing, paused_jobs=(paused.document(),))
+    seen = replace(snapshot, observation=Observation(10.0), forecasts=(forecast,))
+    latest = TickState(seen, decide([forecast], standing), standing, paused_jobs=(paused.document(),))
     return status(latest, translator("en"))
 
 

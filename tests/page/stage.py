@@ -40,7 +40,7 @@ from wslgpud.model import (
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
-from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
+from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve import HttpServer, Publisher, api, api_history, page_routes, server
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
@@ -180,12 +180,12 @@ class Stage:
         self, snapshot: Snapshot, observation: Observation, forecasts: Iterable[Forecast] = (), *, keep: bool = True
     ) -> None:
         """Show a moment, and keep it in the history."""
-        state = PipelineState(snapshot, observation, tuple(forecasts), self.running)
+        snapshot = replace(snapshot, observation=observation, forecasts=tuple(forecasts))
         standing = [OpenIncident(i, False, None) for i in self.ledger.open.values()]
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
-        verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot), lost=self.lost)
-        latest = TickState(state, verdict, standing, stress)
+        verdict = decide(snapshot.forecasts, standing, lately, blind=blindness(snapshot), lost=self.lost)
+        latest = TickState(snapshot, verdict, standing, stress, running=self.running)
         self.known = lambda language: status(latest, translator(language), recent)
         self.publisher.publish(snapshot)
         if keep:
@@ -229,7 +229,7 @@ class Stage:
             # A tick waits for nobody; on a busy machine the driver's stand-in answers only a later one.
             for ticks in count(1):
                 state, _ = monitor.tick()
-                late = [r.name for r in state.snapshot.reports if r.health == "late"]
+                late = [r.name for r in state.reports if r.health == "late"]
                 if ticks >= 4 and (not late or ticks >= MAX_TICKS):
                     break
                 time.sleep(0.05 if ticks >= 4 else 0.0)
@@ -237,7 +237,7 @@ class Stage:
             monitor.close()
         wall, mono = self.clock.wall(), self.clock.mono()
         for ago in range(past_seconds, -1, -5):
-            now = moved(state.snapshot, wall - ago, mono - ago, past_seconds - ago)
+            now = moved(state, wall - ago, mono - ago, past_seconds - ago)
             self.store.append(now)
         self.store.flush()
         engine, forecasts = RiskEngine(), state.forecasts

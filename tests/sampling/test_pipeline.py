@@ -10,9 +10,10 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
+from wslgpud.model import Snapshot
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.headroom import Failure
-from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
+from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.sampling.sampler import INTERVAL
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -37,7 +38,7 @@ class Watched:
     def __init__(self, pipeline: SamplingPipeline, clock: SteppingClock) -> None:
         self.pipeline, self.clock = pipeline, clock
 
-    def next_tick(self, *, planned_seconds: float | None = None, watched: bool = True) -> PipelineState:
+    def next_tick(self, *, planned_seconds: float | None = None, watched: bool = True) -> Snapshot:
         """Let the time until the next tick pass, as planned by the pipeline or, if told, by the test."""
         if planned_seconds is not None:
             self.pipeline.delay_seconds = planned_seconds
@@ -56,8 +57,8 @@ def watching(machine: str = "bare-linux") -> Iterator[Watched]:
         pipeline.close()
 
 
-def is_fresh(state: PipelineState, source: str) -> bool:
-    return next(report.fresh for report in state.snapshot.reports if report.name == source)
+def is_fresh(state: Snapshot, source: str) -> bool:
+    return next(report.fresh for report in state.reports if report.name == source)
 
 
 def test_a_pace_that_eases_is_not_taken_for_a_stalled_machine() -> None:
@@ -65,16 +66,16 @@ def test_a_pace_that_eases_is_not_taken_for_a_stalled_machine() -> None:
         hurried = machine.next_tick(planned_seconds=0.125)
         eased = machine.next_tick()
 
-    assert (hurried.snapshot.lateness_seconds, eased.snapshot.lateness_seconds) == (0.0, 0.0)
+    assert (hurried.lateness_seconds, eased.lateness_seconds) == (0.0, 0.0)
     # A snapshot has the time to the next tick; the metric is the time that was planned before this one.
-    assert hurried.snapshot.interval_seconds == 1.0
-    assert [state.snapshot.value(INTERVAL) for state in (hurried, eased)] == [0.125, 1.0]
+    assert hurried.interval_seconds == 1.0
+    assert [state.value(INTERVAL) for state in (hurried, eased)] == [0.125, 1.0]
 
 
 def test_who_hurries_gets_the_next_sample_soon_and_only_that_one() -> None:
     with watching() as machine:
         machine.pipeline.hurry()
-        seen = [machine.next_tick().snapshot.value(INTERVAL) for _ in range(2)]
+        seen = [machine.next_tick().value(INTERVAL) for _ in range(2)]
 
     assert seen == [Config().sampling.fastest_seconds, 1.0]
 
@@ -115,13 +116,13 @@ def test_an_engine_bug_costs_neither_samples_nor_next_forecast(monkeypatch, capl
     mended, _ = pipeline.tick()
     pipeline.close()
 
-    reports = [next(r for r in s.snapshot.reports if r.name == "risk") for s in (broken, mended)]
+    reports = [next(r for r in s.reports if r.name == "risk") for s in (broken, mended)]
     assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), (), True)
     assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 2)]
     assert [r.last_success_wall is None for r in reports] == [True, False]
     assert [message for message in caplog.messages if "please report this" in message] == said
     assert len(said) == 1, "at once, and once"
-    assert "training" not in {r.name for r in mended.snapshot.reports}
+    assert "training" not in {r.name for r in mended.reports}
     assert "internal error: ZeroDivisionError" in reports[0].error
     assert mended.forecasts
 
@@ -130,7 +131,7 @@ def test_probable_vram_exhaustion_is_an_event_naming_who_ended(monkeypatch: pyte
     failures = tuple(Failure("gpu0", "GPU-1", 15 << 30, program) for program in ("train.py", ""))
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: Assessment((), (), failures))
     with watching() as machine:
-        events = [event for event in machine.next_tick().snapshot.events if event.kind == "vram_exhausted"]
+        events = [event for event in machine.next_tick().events if event.kind == "vram_exhausted"]
 
     failed = "an allocation on GPU 0 has probably failed at 15 GiB"
     assert [str(event.message) for event in events] == [

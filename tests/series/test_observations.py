@@ -26,9 +26,9 @@ def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> N
     monitor = SamplingPipeline(Config(), host)
     state, _ = monitor.tick()
     monitor.close()
-    seen, wall = state.observation, state.snapshot.wall
+    seen, wall = state.observation, state.wall
     with Store(tmp_path / "db.sqlite", Config().store, clock=host.clock) as store:
-        store.append(state.snapshot)
+        store.append(state)
         assert store.flush()
         reader = Reader(str(tmp_path / "db.sqlite"))
         (again,) = observations(reader, wall - 5, wall + 5)

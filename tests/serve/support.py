@@ -7,13 +7,12 @@ import http.client
 import re
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sampling.observation import observation_of
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve import HttpServer, Publisher, publisher
 from wslgpud.serve.listener import Deadlines
 from wslgpud.serve.status import TickState, status
@@ -31,7 +30,7 @@ def document_of(latest, language="en", forecasts=(), incidents=()):
     """Return the status document of a snapshot, as the daemon words it."""
     if latest is None:
         return status(None, translator(language))
-    state = PipelineState(latest, observation_of(latest), forecasts)
+    state = replace(latest, observation=observation_of(latest), forecasts=forecasts)
     return status(TickState(state, decide(forecasts, incidents), incidents), translator(language))
 
 

@@ -24,7 +24,6 @@ from wslgpud.model import (
     SwapState,
     Transition,
 )
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve.status import TickState, judged, status
 from wslgpud.sources import windows
 from wslgpud.verdict import Verdict, decide
@@ -34,7 +33,7 @@ GIB = 1 << 30
 
 
 def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
-    state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
+    state = replace(Snapshot(0.0, 0.0, 1, ()), observation=Observation(0.0), forecasts=forecasts)
     found: dict[str, Any] = json.loads(
         json.dumps(status(TickState(state, decide(forecasts, ())), translator(language)))
     )
@@ -79,7 +78,9 @@ def test_the_document_has_what_is_known_and_omits_what_is_not() -> None:
     )
     snapshot = Snapshot(1.7e9, 100.0, 1, reports, lateness_seconds=0.0123456, interval_seconds=1.0004)
     swap, forecasts = SwapState(8 * GIB, GIB), (Forecast("ram", Level.OK, 9 * GIB, 16 * GIB),)
-    state = PipelineState(snapshot, Observation(0.0, ram=RamState(16 * GIB, 9 * GIB), swap=swap), forecasts)
+    state = replace(
+        snapshot, observation=Observation(0.0, ram=RamState(16 * GIB, 9 * GIB), swap=swap), forecasts=forecasts
+    )
     found = status(
         TickState(
             state,
@@ -127,7 +128,7 @@ def opened(rule: str, resource: str, level: Level, **facts: Any) -> OpenIncident
 
 
 def of(incidents: list[OpenIncident], *forecasts: Forecast) -> dict[str, Any]:
-    state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
+    state = replace(Snapshot(0.0, 0.0, 1, ()), observation=Observation(0.0), forecasts=forecasts)
     return status(TickState(state, decide(forecasts, incidents), incidents), translator("en"))
 
 
@@ -171,7 +172,7 @@ def test_the_verdict_counts_what_else_is_open() -> None:
 def test_a_card_is_shown_as_the_driver_reports_it() -> None:
     card = GpuSample(0, "GPU-1", "RTX", 16 * GIB, 12 * GIB)
     report = SourceReport("gpu", "ok", Sample(gpus=(card,)), 0.0, 0.0)
-    state = PipelineState(Snapshot(0.0, 0.0, 1, (report,)), Observation(0.0), ())
+    state = replace(Snapshot(0.0, 0.0, 1, (report,)), observation=Observation(0.0), forecasts=())
     (found,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
 
     assert (found["uuid"], found["used_bytes"], "told" in found) == ("GPU-1", 12 * GIB, False)
@@ -201,7 +202,7 @@ def test_a_card_tells_which_programs_of_windows_hold_it() -> None:
     card = GpuSample(0, "GPU-1", "RTX", 16 * GIB)
     reports = (SourceReport("gpu", "ok", Sample(gpus=(card,)), 0.0, 0.0),)
     seen = Observation(0.0, gpus=(replace(card, in_windows=held),))
-    state = PipelineState(Snapshot(0.0, 0.0, 1, reports), seen, ())
+    state = replace(Snapshot(0.0, 0.0, 1, reports), observation=seen, forecasts=())
     (shown,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
 
     assert shown["windows"] == "Windows: chrome.exe 2.0 GiB, dwm.exe 1.0 GiB"

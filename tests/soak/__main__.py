@@ -141,9 +141,9 @@ class Soak:
     def _tick(self) -> None:
         self.host.tick += 1
         self.daemon.tick.run()
-        memory = next(r for r in self.daemon.tick.latest.state.snapshot.reports if r.name == "memory")
+        memory = next(r for r in self.daemon.tick.latest.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
-            self.sampled[int(self.daemon.tick.latest.state.snapshot.value(MAJOR_FAULTS))] = 1
+            self.sampled[int(self.daemon.tick.latest.snapshot.value(MAJOR_FAULTS))] = 1
         self.clock.mono_now += self.daemon.tick.pipeline.delay_seconds
         # Their waits are in the machine's time, which passes without them.
         self.daemon.tick.alerts.dispatcher.wake()

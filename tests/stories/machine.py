@@ -15,7 +15,6 @@ from wslgpud import config as configuration
 from wslgpud.app.daemon import Daemon
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import LineParser as KernelStory
 from wslgpud.words import MessageLike, say
@@ -169,7 +168,7 @@ class Played:
         #: by second of the story, the status document in the daemon's language
         self.documents: list[dict[str, Any]] = []
         #: by second, what the daemon saw
-        self.states: list[PipelineState] = []
+        self.states: list[Snapshot] = []
         #: what the service manager was told last
         self.notified = ""
         self._manager = manager
@@ -181,7 +180,7 @@ class Played:
             self.daemon.tick.run()
             self.sensors.second += 1
             assert self.daemon.tick.latest is not None
-            self.states.append(self.daemon.tick.latest.state)
+            self.states.append(self.daemon.tick.latest.snapshot)
             self.documents.append(self.daemon.tick.now(self.language))
             with suppress(BlockingIOError):
                 while True:

@@ -16,8 +16,7 @@ from tests.stories.machine import Played, played
 from tests.stories.scripts import STORIES
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Level, Transition
-from wslgpud.sampling.pipeline import PipelineState
+from wslgpud.model import Level, Snapshot, Transition
 
 #: stories of sources: no memory runs out in them
 NOT_OF_MEMORY = {"a card lost", "a silent source"}
@@ -42,7 +41,7 @@ def recorded(telling: Played, file: Path, patch: pytest.MonkeyPatch) -> None:
         def __init__(self, config: Config, host: Host) -> None:
             pass
 
-        def tick(self) -> tuple[PipelineState, list[Transition]]:
+        def tick(self) -> tuple[Snapshot, list[Transition]]:
             if (state := next(states, None)) is None:
                 raise KeyboardInterrupt
             return state, []

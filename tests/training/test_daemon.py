@@ -126,7 +126,7 @@ def test_the_largest_batch_follows_from_what_each_sample_takes(room: int, most: 
     )
 
     assert value(seen, metrics.MAX_BATCH) == most  # its work takes 1 GiB, an eighth of it each
-    assert shown(seen)[4242]["largest_batch"] == most
+    assert shown(seen.reports[0].sample)[4242]["largest_batch"] == most
 
 
 def test_a_batch_that_cannot_grow_is_shown_with_the_training() -> None:
@@ -151,9 +151,9 @@ def test_memory_a_training_keeps_is_shown_for_the_card_first() -> None:
     own = [note(60), note(60, name="ram", used=20 * GIB, peak=21 * GIB)]
     seen = tick(1, *readings(own, tick(1, gpus=(CARD,)), [forecast("gpu0"), forecast("ram", 20 * GIB)]), gpus=(CARD,))
     said = note(60, run={"phase": "", "began_mono": 0.0, "pid": 4242})
-    (one,) = running([said], trust(), 9.0, shown(seen))
+    (one,) = running([said], trust(), 9.0, shown(seen.reports[0].sample))
 
-    assert shown(seen) == {
+    assert shown(seen.reports[0].sample) == {
         4242: {"kept_bytes": 8 * GIB + 180 * MIB, "peak_bytes": 9 * GIB + 180 * MIB, "step_growth_bytes": 3 * MIB}
     }
     assert str(headline(one)) == (

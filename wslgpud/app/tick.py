@@ -19,7 +19,7 @@ from wslgpud.app import return_cache, systemd
 from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, Level, Snapshot, Transition
 from wslgpud.risk import training_metrics
-from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
+from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.serve import Publisher
 from wslgpud.serve.status import TickState, judged, status
 from wslgpud.store import Store, StoreError
@@ -74,7 +74,7 @@ class Tick:
         recent: list[Transition] = []
         if (latest := self.latest) is not None:
             try:
-                rows = self.store.reader.transitions(latest.state.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
+                rows = self.store.reader.transitions(latest.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
                 recent = [row for _, row in reversed(rows)]
             except StoreError as error:
                 # The store reports its own errors; requests must not fill the log with them.
@@ -87,37 +87,37 @@ class Tick:
         first = before is None
         asked = time.monotonic() - self._asked_mono < WATCHED_SECONDS  # by a page or a monitor
         watched = before is None or bool(before.incidents or before.paused_jobs) or asked
-        state, transitions = self.pipeline.tick(watched=watched)
-        if not state.calm:
-            self._act(state, transitions)
-        self.publisher.publish(state.snapshot)
-        worst = max((f.level for f in state.forecasts), default=Level.OK)
-        self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
-        self._notify(state, first=first)
+        snapshot, transitions = self.pipeline.tick(watched=watched)
+        if not self.pipeline.calm:
+            self._act(snapshot, transitions)
+        self.publisher.publish(snapshot)
+        worst = max((f.level for f in snapshot.forecasts), default=Level.OK)
+        self.store.append(snapshot, urgent=worst >= Level.WARNING)
+        self._notify(snapshot, first=first)
 
-    def _act(self, state: PipelineState, transitions: Sequence[Transition]) -> None:
+    def _act(self, snapshot: Snapshot, transitions: Sequence[Transition]) -> None:
         """Pause, warn and judge: all that can only change when something has moved, or some seconds have passed."""
         # Pause the culprit first, then send the warning: under memory pressure any later step may take seconds.
-        self._pause(state)
-        self._alert(state, transitions)
+        self._pause(snapshot)
+        self._alert(snapshot, transitions)
         with self._survived("the nightly test"):
-            self.nightly.observe(state.snapshot)
+            self.nightly.observe(snapshot)
             for transition in self.nightly.news():
                 self.alerts.report(transition)
         self.keep_lessons()
         # Here and not on request: it reads a file, and the server's threads must not wait for a disk.
         standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
-        unread, lost = blindness(state.snapshot), self.alerts.unseen()
-        verdict = decide(state.forecasts, standing, lately, blind=unread, lost=lost)
+        unread, lost = blindness(snapshot), self.alerts.unseen()
+        verdict = decide(snapshot.forecasts, standing, lately, blind=unread, lost=lost)
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
         runs, tally = self.nightly.runs(), self.alerts.tally()
-        self.latest = TickState(state, verdict, standing, runs, tally, paused_jobs)
-        self.pipeline.runs.warned = training_warnings(standing, state.snapshot, state.forecasts)
+        self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, self.pipeline.running())
+        self.pipeline.runs.warned = training_warnings(standing, snapshot, snapshot.forecasts)
         if self.returner is not None:
             with self._survived("giving page cache back failed at this tick; please report this"):
-                short = return_cache.is_short(state.forecasts, standing)
-                self.pipeline.told += self.returner.tick(state.snapshot, short=short)
+                short = return_cache.is_short(snapshot.forecasts, standing)
+                self.pipeline.told += self.returner.tick(snapshot, short=short)
 
     def recall_lessons(self, now_wall: float) -> None:
         """Give the engine the lessons of earlier runs.
@@ -136,22 +136,22 @@ class Tick:
         for subject, document in self.pipeline.lessons(last=last):
             self.store.learn(subject, document)
 
-    def _pause(self, state: PipelineState) -> None:
+    def _pause(self, snapshot: Snapshot) -> None:
         """Hand the tick to the brake; a bug there must end neither the warnings nor the samples."""
         if self.brake is None:
             return
         with self._survived("the brake"):
-            for transition in self.brake.tick(state.snapshot, state.forecasts, state.observation.gpus):
+            for transition in self.brake.tick(snapshot, snapshot.forecasts, snapshot.observation.gpus):
                 self.alerts.report(transition)
             self.alerts.paused = self.brake.held_processes()
             if self.brake.is_ending():
                 self.pipeline.hurry()
 
-    def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:
+    def _alert(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
         with self._survived("alerts"):
             stats = self.store.stats()
-            self.alerts.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
+            self.alerts.tick(snapshot, snapshot.forecasts, changes, stats.error, stats.damage)
 
     @contextmanager
     def _survived(self, part: str) -> Iterator[None]:
@@ -163,16 +163,16 @@ class Tick:
                 log.exception("%s failed at this tick; please report this", part)
             self._bugs[part] = repr(bug)
 
-    def _notify(self, state: PipelineState, *, first: bool) -> None:
+    def _notify(self, snapshot: Snapshot, *, first: bool) -> None:
         if not self.service.enabled or self.latest is None:
             return
         verdict = self.latest.verdict
         if first:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.
-        alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        if not state.calm:  # else the verdict is the last one, and systemd keeps what it was told
-            line = in_one_line(judged(verdict, self.translator, state.snapshot.wall))
+        alive = ("WATCHDOG=1",) if snapshot.observation.ram is not None else ()
+        if not self.pipeline.calm:  # else the verdict is the last one, and systemd keeps what it was told
+            line = in_one_line(judged(verdict, self.translator, snapshot.wall))
             alive = (*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
         self.service.send(*alive)
 

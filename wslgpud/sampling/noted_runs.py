@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from wslgpud.active_runs.notes import Noted
-from wslgpud.model import Expected, Forecast, GpuProcess, GpuSample, Number, ProcessSample, Reading, Snapshot
+from wslgpud.model import Expected, Forecast, GpuProcess, GpuSample, Number, ProcessSample, Reading, Sample, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.training_metrics import StepBlock, step_growth
 from wslgpud.sources.procfs import Trust
@@ -140,14 +140,15 @@ def _of(
             yield Reading(metrics.TIME_LEFT, round(left * step_seconds), labels)
 
 
-def shown(snapshot: Snapshot) -> dict[int, dict[str, Number]]:
+def shown(trained: Sample) -> dict[int, dict[str, Number]]:
     """Return, by pid, the figures of a training for ``status``: on the GPU where it holds most, else in RAM."""
     fullest: dict[int, tuple[str, ...]] = {}
-    for labels, kept in sorted(snapshot.family(metrics.KEPT).items(), key=lambda one: (one[0][2] != "ram", one[1])):
+    families = {name: trained.families.get(spec.name, {}) for name, spec in _FIGURES.items()}
+    for labels, kept in sorted(families["kept_bytes"].items(), key=lambda one: (one[0][2] != "ram", one[1])):
         if kept:
             fullest[int(labels[0])] = labels
     return {
-        pid: {name: value for name, spec in _FIGURES.items() if (value := snapshot.value(spec, *labels)) is not None}
+        pid: {name: values[labels] for name, values in families.items() if labels in values}
         for pid, labels in fullest.items()
     }
 

@@ -19,6 +19,9 @@ _OBSERVED = (memory.MemorySource, memory.PressureSource, cgroups.CgroupSource, c
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
 
 
+#: returns the known values of a metric by their labels
+Families = Callable[[MetricSpec], Mapping[tuple[str, ...], model.Number]]
+
 # Fields of the risk engine's states -> the metrics that fill them.
 _RAM = {
     "total": memory.MEMINFO["MemTotal"],
@@ -60,21 +63,15 @@ _CGROUP = {
     "max_events_total": cgroups.LIMIT_HITS,
     "oom_kills_total": cgroups.OOM_KILLS,
 }
+#: Windows' counters of a card
+_OF_WINDOWS = (windows.GPU_SHARED, windows.GPU_SIZE, windows.GPU_DEDICATED)
 
 
 def observation_of(snapshot: model.Snapshot) -> model.Observation:
     """Return the snapshot as the engine's input; values that were not read are None."""
-    ram = _filled(snapshot, _RAM)
-    return model.Observation(
-        t=snapshot.mono,
-        # WSL1 reports only free memory, which predicts nothing.
-        ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
-        swap=_swap(snapshot),
-        vm=_vm(snapshot),
-        psi={r: state for r in memory.PRESSED if (state := _psi(snapshot, r)) != model.PsiState()},
-        gpus=_gpus(snapshot),
-        processes=snapshot.processes,
-        cgroups=tuple(_cgroups(snapshot)),
+    windows_fresh = any(report.name == windows.WindowsSource.name and report.fresh for report in snapshot.reports)
+    return replace(
+        _measured(snapshot.mono, snapshot.family, snapshot.gpus, snapshot.processes),
         wsl=bool(snapshot.family(wsl.WSL)),
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
         exhausted=_exhausted(snapshot),
@@ -83,25 +80,70 @@ def observation_of(snapshot: model.Snapshot) -> model.Observation:
             for report in snapshot.reports
             if report.name in _KINDS and report.health in ("late", "failed")
         ),
-        windows=_windows(snapshot),
+        windows=windows.scarcer(snapshot.value) if windows_fresh else None,
         containers=_containers(snapshot),
     )
 
 
-def _swap(seen: model.Snapshot) -> model.SwapState | None:
-    """Return the swap space beside RAM: zram is in it."""
-    swap = _filled(seen, _SWAP)
-    if swap["total"] is None or swap["free"] is None:
-        return None
-    zram = {"total": int(seen.value(memory.ZRAM_TOTAL) or 0), "free": int(seen.value(memory.ZRAM_FREE) or 0)}
-    return model.SwapState(**swap | {field: max(0, swap[field] - size) for field, size in zram.items()})
+def _measured(
+    t: float, seen: Families, gpus: Sequence[model.GpuSample], processes: Sequence[model.ProcessSample]
+) -> model.Observation:
+    """Return what is measured at every tick, live or stored."""
+    ram, swap = _filled(seen, _RAM), _filled(seen, _SWAP)
+    for field, spec in (("total", memory.ZRAM_TOTAL), ("free", memory.ZRAM_FREE)):  # zram is in the RAM
+        if swap[field] is not None:
+            swap[field] = max(0, swap[field] - (_value(seen, spec) or 0))
+    refaults = seen(memory.REFAULTS).values()
+    vm = model.VmState(**_filled(seen, _VM), refault_pages_total=int(sum(refaults)) if refaults else None)
+    return model.Observation(
+        t=t,
+        # WSL1 reports only free memory, which predicts nothing.
+        ram=None if ram["total"] is None or ram["available"] is None else model.RamState(**ram),
+        swap=None if swap["total"] is None or swap["free"] is None else model.SwapState(**swap),
+        vm=None if vm == model.VmState() else vm,
+        psi={r: state for r in memory.PRESSED if (state := _psi(seen, r)) != model.PsiState()},
+        gpus=tuple(_with_windows(seen, gpus)),
+        processes=tuple(processes),
+        cgroups=tuple(
+            model.CgroupState(path, **fields)
+            for (path,) in seen(cgroups.LIMIT)
+            if (fields := _filled(seen, _CGROUP, path))["current"] is not None
+        ),
+    )
 
 
-def _windows(seen: model.Snapshot) -> model.RamState | None:
-    """Return Windows' RAM, or its commit limit where that is scarcer; only from a fresh answer."""
-    if not any(report.name == windows.WindowsSource.name and report.fresh for report in seen.reports):
-        return None
-    return windows.scarcer(seen.value)
+def _value(seen: Families, spec: MetricSpec, *labels: str) -> int | None:
+    value = seen(spec).get(labels)
+    return None if value is None else int(value)
+
+
+def _filled(seen: Families, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
+    """Return the fields of a state, each with the value of its metric or None."""
+    return {field: _value(seen, spec, *labels) for field, spec in fields.items()}
+
+
+def _psi(seen: Families, resource: str) -> model.PsiState:
+    totals = (seen(spec).get((resource,)) for spec in (memory.WAITING_SECONDS, memory.STALLED_SECONDS))
+    ratios = (seen(spec).get((resource, "10s")) for spec in (memory.WAITING_RATIO, memory.STALLED_RATIO))
+    some_us, full_us = (None if seconds is None else round(seconds * 1_000_000) for seconds in totals)
+    some, full = (None if ratio is None else round(ratio * 100, 2) for ratio in ratios)
+    return model.PsiState(some_total_us=some_us, full_total_us=full_us, some_avg10=some, full_avg10=full)
+
+
+def _with_windows(seen: Families, gpus: Sequence[model.GpuSample]) -> Iterator[model.GpuSample]:
+    """Yield the GPUs, each with Windows' counters of the first card of its name."""
+    named = set[str]()
+    for card in gpus:
+        shared, size, used = (_value(seen, spec, card.name) for spec in _OF_WINDOWS)
+        first = card.name not in named
+        named.add(card.name)
+        if shared is None or not first:
+            yield card
+            continue
+        programs = seen(windows.GPU_PROGRAM).items()
+        in_windows = tuple(model.GpuProcess(0, name, int(held)) for (on, name), held in programs if on == card.name)
+        ratio = used / size if size and used is not None else None
+        yield replace(card, shared_bytes=shared, windows_ratio=ratio, in_windows=in_windows)
 
 
 def _containers(seen: model.Snapshot) -> dict[str, int] | None:
@@ -109,22 +151,6 @@ def _containers(seen: model.Snapshot) -> dict[str, int] | None:
     if seen.value(windows.VM) is None:
         return None
     return {session: int(held) for (session,), held in seen.family(windows.CONTAINERS).items()}
-
-
-def _gpus(seen: model.Snapshot) -> tuple[model.GpuSample, ...]:
-    """Return the GPUs with Windows' counters, matched by name."""
-    cards = {card.name: card for card in reversed(seen.gpus)}
-    programs: dict[str, list[model.GpuProcess]] = defaultdict(list)
-    for (adapter, program), held in seen.family(windows.GPU_PROGRAM).items():
-        programs[adapter].append(model.GpuProcess(0, program, int(held)))
-    for (name,), shared in seen.family(windows.GPU_SHARED).items():
-        if name in cards:
-            size, used = seen.value(windows.GPU_SIZE, name), seen.value(windows.GPU_DEDICATED, name)
-            ratio = used / size if size and used is not None else None
-            in_windows = tuple(programs[name])
-            cards[name] = replace(cards[name], shared_bytes=int(shared), windows_ratio=ratio, in_windows=in_windows)
-    known = {card.index: card for card in cards.values()}
-    return tuple(known.get(card.index, card) for card in seen.gpus)
 
 
 def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
@@ -137,33 +163,6 @@ def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
     return ()
 
 
-def _filled(seen: model.Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
-    """Return the fields of a state, each with the value of its metric or None."""
-    values = ((field, seen.value(spec, *labels)) for field, spec in fields.items())
-    return {field: None if value is None else int(value) for field, value in values}
-
-
-def _vm(seen: model.Snapshot) -> model.VmState | None:
-    refaults = seen.family(memory.REFAULTS).values()
-    state = model.VmState(**_filled(seen, _VM), refault_pages_total=int(sum(refaults)) if refaults else None)
-    return None if state == model.VmState() else state
-
-
-def _psi(seen: model.Snapshot, resource: str) -> model.PsiState:
-    totals = (seen.value(spec, resource) for spec in (memory.WAITING_SECONDS, memory.STALLED_SECONDS))
-    ratios = (seen.value(spec, resource, "10s") for spec in (memory.WAITING_RATIO, memory.STALLED_RATIO))
-    some_us, full_us = (None if seconds is None else round(seconds * 1_000_000) for seconds in totals)
-    some, full = (None if ratio is None else round(ratio * 100, 2) for ratio in ratios)
-    return model.PsiState(some_total_us=some_us, full_total_us=full_us, some_avg10=some, full_avg10=full)
-
-
-def _cgroups(seen: model.Snapshot) -> Iterator[model.CgroupState]:
-    for (path,) in seen.family(cgroups.LIMIT):
-        fields = _filled(seen, _CGROUP, path)
-        if fields["current"] is not None:
-            yield model.CgroupState(path, **fields)
-
-
 WINDOW_SECONDS = 3600.0
 #: older values are dropped
 OLDEST_SECONDS, PROCESSES_OLDEST_SECONDS = 15.0, 150.0
@@ -171,13 +170,7 @@ OLDEST_SECONDS, PROCESSES_OLDEST_SECONDS = 15.0, 150.0
 AWAY_SECONDS = 60.0
 
 _GPU_FIELDS = {f"gpu_memory_{name}_bytes": f"{name}_bytes" for name in ("total", "used", "free", "reserved")}
-_SPECS: dict[str, MetricSpec] = {
-    spec.name: spec
-    for spec in (
-        *(spec for source in _OBSERVED for spec in source.metrics),
-        *(spec for spec in gpu.FED if spec.name in _GPU_FIELDS),
-    )
-}
+_STORED = {spec.name for source in _OBSERVED for spec in source.metrics} | _GPU_FIELDS.keys()
 #: metrics that every tick has
 _TELLING = {"gpu_memory_used_bytes", "memory_available_bytes"}
 
@@ -190,7 +183,7 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
 
     Reads an hour at a time, so that a month takes no more memory than an hour.
     """
-    refs = [ref for ref in reader.series() if ref.metric in _SPECS]
+    refs = [ref for ref in reader.series() if ref.metric in _STORED]
     under_wsl = any(ref.metric == wsl.WSL.name for ref in refs)  # read once per minute, but constant
     known: Known = {}
     last: float | None = None
@@ -238,26 +231,17 @@ def _last_seen(seen: Iterable[tuple[float, T]]) -> Callable[[float], Sequence[T]
 def _observation(
     wall: float, known: Known, running: Sequence[model.ProcessSample], on_cards: Sequence[tuple[str, model.GpuProcess]]
 ) -> model.Observation:
-    young = [
-        model.Reading(_SPECS[ref.metric], value, tuple(label for _, label in ref.labels))
-        for ref, (t, value) in known.items()
-        if wall - t <= OLDEST_SECONDS
-    ]
-    gpus = tuple(
-        replace(gpu, processes=tuple(process for uuid, process in on_cards if uuid == gpu.uuid))
-        for gpu in _recorded_gpus(young)
-    )
-    sample = model.Sample(readings=tuple(young), processes=tuple(running), gpus=gpus)
-    # A stored tick becomes a snapshot again, so that both are turned into observations in one place.
-    return observation_of(model.Snapshot(wall, wall, 0, (model.SourceReport("history", "ok", sample, wall, 0.0),)))
-
-
-def _recorded_gpus(readings: Iterable[model.Reading]) -> Iterator[model.GpuSample]:
+    young: dict[str, model.Values] = defaultdict(dict)
+    for ref, (t, value) in known.items():
+        if wall - t <= OLDEST_SECONDS:
+            young[ref.metric][tuple(label for _, label in ref.labels)] = value
     cards: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-    for spec, value, labels in readings:
-        if spec.name in _GPU_FIELDS:
-            index, uuid = labels
-            cards[index, uuid][_GPU_FIELDS[spec.name]] = int(value)
-    for (index, uuid), known in sorted(cards.items()):
-        if index.isdigit():
-            yield model.GpuSample(int(index), uuid, "", **known)
+    for metric, field in _GPU_FIELDS.items():
+        for (index, uuid), value in young[metric].items():
+            cards[index, uuid][field] = int(value)
+    gpus = [
+        model.GpuSample(int(index), uuid, "", processes=tuple(one for card, one in on_cards if card == uuid), **sizes)
+        for (index, uuid), sizes in sorted(cards.items())
+        if index.isdigit()
+    ]
+    return _measured(wall, lambda spec: young.get(spec.name, {}), gpus, running)

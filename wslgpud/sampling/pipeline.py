@@ -14,7 +14,7 @@ from wslgpud.active_runs.cards_under_test import CardsUnderTest
 from wslgpud.active_runs.notes import Noted
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
-from wslgpud.model import Event, Forecast, Level, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import EMPTY, Event, Forecast, Level, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampling import noted_runs
@@ -95,21 +95,6 @@ class SamplingPace:
         return max(delay, self._settings.fastest_seconds)
 
 
-@dataclass(frozen=True)
-class PipelineState:
-    """The results of the last tick, for other threads.
-
-    ``running`` lists the active runs.
-    ``calm``: nothing has moved since the last tick that read everything, and this one did not.
-    """
-
-    snapshot: Snapshot
-    observation: Observation
-    forecasts: tuple[Forecast, ...]
-    running: Sequence[Mapping[str, Any]] = ()
-    calm: bool = False
-
-
 class SamplingPipeline:
     """Samples and assesses; ticked by the daemon, or by ``status`` and ``record`` without a daemon."""
 
@@ -125,6 +110,7 @@ class SamplingPipeline:
         self._engine = RiskEngine(users_known=True)
         self.runs = AnnouncedRuns(host)
         self._noted: Sequence[Noted] = ()
+        self._trained = EMPTY
         self._tests = CardsUnderTest(host, config.stress, self.runs.trust)
         self._limiter = CardinalityLimiter()
         self._engine_error = ""
@@ -137,10 +123,13 @@ class SamplingPipeline:
         #: events that others add to the next tick
         self.told: list[Event] = []
         self._full_scene = Scene({}, frozenset())
+        #: whether the next tick may read less
         self._calm = False
+        #: nothing has moved since the last tick that read everything, and the last one did not
+        self.calm = False
         self.delay_seconds = config.sampling.interval_seconds
 
-    def tick(self, *, watched: bool = True) -> tuple[PipelineState, Sequence[Transition]]:
+    def tick(self, *, watched: bool = True) -> tuple[Snapshot, Sequence[Transition]]:
         """Take one sample and assess it; ``watched``: somebody wants every value, however calm the machine is."""
         now = self.host.clock.mono()
         # The tick nearest to its time is a full one: at 0.8 s, expensive sources would otherwise be read every 1.6 s.
@@ -163,14 +152,27 @@ class SamplingPipeline:
         )
         scene = Scene.of(observation, assessment.forecasts)
         self._full_scene = self._full_scene if fast else scene
-        reports = (*sampled.reports, report, *self._trainings(notes, sampled, assessment))
-        snapshot = self._limiter(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
-        news = bool(assessment.changes or snapshot.events)
+        news = bool(assessment.changes or sampled.events or report.sample.events)
         self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not news
-        calm = calm and self._calm
-        details = {} if calm else noted_runs.shown(snapshot)
-        runs = () if calm else noted_runs.running(notes, self.runs.trust, self.host.clock.mono(), details)
-        return PipelineState(snapshot, observation, assessment.forecasts, runs, calm), assessment.changes
+        self.calm = calm and self._calm
+        trained = self._trained = Sample(tuple(noted_runs.readings(notes, sampled, assessment.forecasts)))
+        reports = (*sampled.reports, report)
+        if trained.readings:
+            told = SourceReport("training", "ok", trained, sampled.mono, 0.0, last_success_wall=sampled.wall)
+            reports = (*reports, told)
+        snapshot = replace(
+            sampled,
+            reports=reports,
+            interval_seconds=self.delay_seconds,
+            observation=observation,
+            forecasts=assessment.forecasts,
+        )
+        return self._limiter(snapshot), assessment.changes
+
+    def running(self) -> list[dict[str, Any]]:
+        """Return the active runs of the last tick, for ``status``."""
+        details = noted_runs.shown(self._trained)
+        return noted_runs.running(self._noted, self.runs.trust, self.host.clock.mono(), details)
 
     def hurry(self) -> None:
         """Take the next sample as soon as possible: the remaining memory can be gone at any moment."""
@@ -207,13 +209,6 @@ class SamplingPipeline:
             None if error else clock.wall(),
             self._engine_failures,
         )
-
-    def _trainings(self, notes: Sequence[Noted], sampled: Snapshot, assessment: Assessment) -> Iterator[SourceReport]:
-        """Yield the readings that trainings report, if any; see ``wslgpud.training``."""
-        began = self.host.clock.mono()
-        if readings := tuple(noted_runs.readings(notes, sampled, assessment.forecasts)):
-            seconds = self.host.clock.mono() - began
-            yield SourceReport("training", "ok", Sample(readings), began, seconds, last_success_wall=sampled.wall)
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
         """Give the engine the lessons of an earlier run, and their age."""

@@ -24,7 +24,6 @@ from wslgpud.model import (
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.risk.forecast_messages import outlook
 from wslgpud.risk.levels import shown_level
-from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import windows
 from wslgpud.sources.gpu import ERRORS, MIG, explain_unread
 from wslgpud.stress import comparison
@@ -51,15 +50,16 @@ class TickState(NamedTuple):
     """The state after a tick.
 
     ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms;
-    ``paused_jobs`` are the jobs that the brake has paused.
+    ``paused_jobs`` are the jobs that the brake has paused, ``running`` the active runs.
     """
 
-    state: PipelineState
+    snapshot: Snapshot
     verdict: Verdict
     incidents: Sequence[OpenIncident] = ()
     stress: Sequence[StressResult] = ()
     tally: Message | None = None
     paused_jobs: Sequence[Mapping[str, Any]] = ()
+    running: Sequence[Mapping[str, Any]] = ()
 
 
 def status(latest: TickState | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "verdict": judged(WAITING, translator, 0.0),
         }
         return translator.document(started)
-    state, verdict, incidents, stress, tally, paused_jobs = latest
-    snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
-    now = {forecast.resource: forecast for forecast in state.forecasts}
+    snapshot, verdict, incidents, stress, tally, paused_jobs, running = latest
+    observation, swap = snapshot.observation, snapshot.observation.swap
+    now = {forecast.resource: forecast for forecast in snapshot.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
     in_windows = {gpu.index: gpu.in_windows for gpu in observation.gpus}
     paused_pids = {pid for one in paused_jobs for pid in one["pids"]}
@@ -105,7 +105,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
                     "pid": forecast.who_pid,
                     **forecast_facts(forecast),
                 }
-                for forecast in state.forecasts
+                for forecast in snapshot.forecasts
             ],
             "processes": [
                 {
@@ -116,7 +116,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             ],
             "sources": [_source(report, snapshot) for report in snapshot.reports],
             "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
-            "running": [{**one, "headline": translator.text(running_headline(one))} for one in state.running],
+            "running": [{**one, "headline": translator.text(running_headline(one))} for one in running],
             "tally": tally,
             "held": [translator.document(one) for one in paused_jobs] or None,
             "stress": [_stress(run, translator) for run in {run.uuid: run for run in stress}.values()],

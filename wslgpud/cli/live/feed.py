@@ -76,17 +76,18 @@ class OwnFeed:
         from wslgpud.serve import status as summary
         from wslgpud.verdict import blindness, decide, unwatched
 
-        state, _ = self._monitor.tick()
+        snapshot, _ = self._monitor.tick()
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-        for spec, value, labels in state.snapshot.readings():
+        for spec, value, labels in snapshot.readings():
             series = values.setdefault(spec.exposed_name, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
-        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        verdict = decide(snapshot.forecasts, (), blind=blindness(snapshot))
         if self._seen_by == OWN_LOOK:
             verdict = unwatched(verdict)
-        document = {"seen_by": self._seen_by} | summary.status(summary.TickState(state, verdict), current())
+        state = summary.TickState(snapshot, verdict, running=self._monitor.running())
+        document = {"seen_by": self._seen_by} | summary.status(state, current())
         on_windows = self._watch.slow_reader(document)
-        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=on_windows)
+        return LiveSample(snapshot.mono, document, values, self._seen_by, on_windows=on_windows)
 
     def past(self) -> None:
         """Return None: only a daemon keeps a history."""
