@@ -96,7 +96,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU; from Windows ``shared_bytes`` (RAM) to ``ceiling_bytes`` and ``in_windows``, from trainings ``told``."""
+    """One GPU; from Windows ``shared_bytes`` (RAM) to ``ceiling_bytes`` and ``in_windows``."""
 
     index: int
     uuid: str
@@ -114,7 +114,7 @@ class GpuSample:
     windows_ratio: float | None = None
     demoted_bytes: int | None = None  # of our programs, moved into RAM
     ceiling_bytes: int | None = None  # use at which a budget is spent
-    told: tuple[GpuProcess, ...] = ()
+    self_reported: tuple[GpuProcess, ...] = ()  # what trainings say of themselves
     in_windows: tuple[GpuProcess, ...] = ()
 
 

@@ -33,8 +33,8 @@ from tests.support.receivers import smtp, webhook
 from wslgpud.alerts.channels import Channel, DeliveryError, apprise
 from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
-from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.messages import Text, digest, payload, worded
+from wslgpud.alerts.dispatcher import Dispatcher, digest, rendered
+from wslgpud.alerts.messages import Text, payload
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import python_command
@@ -69,7 +69,7 @@ ACTIVE = r"[<>@\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\]\("
 def message(name: str) -> dict[str, Any]:
     """Return the message that a program of this name leads to."""
     row = Transition(1_790_000_000.0, 1.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, Message(f"killed: {name}"))
-    return {**worded(payload(row, Text(row.message), host="pc"), ENGLISH), "evidence": name}
+    return {**rendered(payload(row, Text(row.message), host="pc"), ENGLISH), "evidence": name}
 
 
 def webhook_url(place: str) -> str:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.accounts import ALICE, needs_root
 from wslgpud import client, config
-from wslgpud.alerts.control import Control, ControlFile
+from wslgpud.alerts.manager import Control, ControlFile
 from wslgpud.client import SOCKET, DaemonClient, answering
 from wslgpud.host import SystemClock
 from wslgpud.security.shapes import of

@@ -15,14 +15,14 @@ from tests.stress.support import gpu
 from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all
-from wslgpud.active_runs import announced
-from wslgpud.active_runs.announced import MAX_RUNS, MAX_RUNS_A_USER, TooManyRuns
+from wslgpud import active_runs
+from wslgpud.active_runs import MAX_RUNS, MAX_RUNS_A_USER, TooManyRuns
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.relay import LogError, own_log
-from wslgpud.alerts.control import FILE as CONTROL
-from wslgpud.alerts.control import ControlFile
-from wslgpud.brake.held_jobs import FILE as HELD
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.alerts.manager import FILE as CONTROL
+from wslgpud.alerts.manager import ControlFile
+from wslgpud.brake.watchdog import FILE as HELD
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
@@ -59,7 +59,7 @@ RUN_OF_GUARD = {"kind": "guard", "what": "make", "who": "make", "phase": "", "be
 def peers_of(host: Elsewhere, uid: int, count: int, patch: pytest.MonkeyPatch) -> list[Peer]:
     """Return so many connections of a user's, from processes that live."""
     who = identity(host, os.getpid())
-    patch.setattr(announced, "identity", lambda _, pid: who._replace(pid=pid, uids=frozenset({pid // 1000})))
+    patch.setattr(active_runs, "identity", lambda _, pid: who._replace(pid=pid, uids=frozenset({pid // 1000})))
     return [Peer(1000 * uid + number, uid) for number in range(count)]
 
 

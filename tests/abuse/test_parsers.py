@@ -23,11 +23,11 @@ from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.alerts import dispatcher
-from wslgpud.alerts.control import FILE as CONTROL
-from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts.manager import FILE as CONTROL
+from wslgpud.alerts.manager import ControlFile
 from wslgpud.app.process import NoRecording, host_at
-from wslgpud.brake.held_jobs import FILE as HELD
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.watchdog import FILE as HELD
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import wsl_config

@@ -22,8 +22,7 @@ from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.daemons import eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
-from wslgpud.active_runs.cards_under_test import CardsUnderTest
-from wslgpud.active_runs.notes import Note
+from wslgpud.active_runs import CardsUnderTest, Note
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport

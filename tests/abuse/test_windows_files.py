@@ -12,8 +12,8 @@ import pytest
 from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor.checking import Evidence
 from wslgpud.advise.wslconfig import files
-from wslgpud.alerts.control import ControlFile
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.alerts.manager import ControlFile
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Config
 from wslgpud.host import Host, SourceError
 from wslgpud.probes.interop import automount_root

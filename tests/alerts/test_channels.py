@@ -21,11 +21,11 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.programs import SCRIPT, DesktopChannel, ToastChannel
-from wslgpud.alerts.messages import iso
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root
+from wslgpud.words.moments import iso
 
 HOSTILE = [
     'it\'s "quoted" `whoami` $(calc.exe); & | < > %PATH% !x!',

@@ -12,8 +12,8 @@ import pytest
 
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.alerts.channels.programs import CommandChannel
-from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.messages import Text, payload, worded
+from wslgpud.alerts.dispatcher import Dispatcher, rendered
+from wslgpud.alerts.messages import Text, payload
 from wslgpud.host import SystemClock
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.words import ENGLISH, Message, to_json
@@ -156,7 +156,7 @@ def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
 
     row = warning('it\'s "full"; $(rm -rf /)')
-    told = worded(payload(row, Text(row.message)), ENGLISH)
+    told = rendered(payload(row, Text(row.message)), ENGLISH)
     CommandChannel(["sh", "-c", f"cat > {out}"], 180).send(told)
 
     message = json.loads(out.read_text())

@@ -10,10 +10,10 @@ import pytest
 
 from tests.alerts.test_incidents import CRITICAL, INFO, OK, WARNING, kill, short
 from tests.alerts.ticks import START, fold, transition
-from wslgpud.alerts import alert_metrics
-from wslgpud.alerts.alert_metrics import false_alarm, score, tally
-from wslgpud.alerts.control import Control, Silence
-from wslgpud.alerts.incidents import Incident, IncidentLedger
+from wslgpud.alerts import incidents
+from wslgpud.alerts.incidents import Incident, IncidentLedger, false_alarm, score
+from wslgpud.alerts.manager import Control, Silence
+from wslgpud.alerts.messages import tally
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.words import Message
 
@@ -157,14 +157,14 @@ def told(*incidents: Incident) -> dict[tuple[str, ...], float]:
 def test_a_warning_five_seconds_before_the_kill_was_in_time(lead: float, in_time: int) -> None:
     warned = incident(short(0, OK, WARNING), kill(lead))
 
-    assert told(warned, incident(kill(9)))[alert_metrics.EXHAUSTIONS.name, "yes"] == in_time
-    assert told(warned, incident(kill(9)))[alert_metrics.EXHAUSTIONS.name, "no"] == 2 - in_time
-    assert (alert_metrics.LEAD.name,) not in told(warned, incident(kill(9))), "the last one was not warned of"
-    assert told(incident(kill(9)), warned)[alert_metrics.LEAD.name,] == round(lead, 1)
+    assert told(warned, incident(kill(9)))[incidents.EXHAUSTIONS.name, "yes"] == in_time
+    assert told(warned, incident(kill(9)))[incidents.EXHAUSTIONS.name, "no"] == 2 - in_time
+    assert (incidents.LEAD.name,) not in told(warned, incident(kill(9))), "the last one was not warned of"
+    assert told(incident(kill(9)), warned)[incidents.LEAD.name,] == round(lead, 1)
     assert told() == {
-        (alert_metrics.EXHAUSTIONS.name, "yes"): 0,
-        (alert_metrics.EXHAUSTIONS.name, "no"): 0,
-        (alert_metrics.FALSE_ALARMS.name,): 0,
+        (incidents.EXHAUSTIONS.name, "yes"): 0,
+        (incidents.EXHAUSTIONS.name, "no"): 0,
+        (incidents.FALSE_ALARMS.name,): 0,
     }
 
 

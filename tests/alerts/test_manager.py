@@ -19,11 +19,11 @@ import pytest
 
 from tests.alerts.test_before_start import BOOT, Machine
 from tests.alerts.ticks import START, fold, oom_kill, tick
-from wslgpud.alerts import alert_metrics, look_back
+from wslgpud.alerts import incidents, look_back
 from wslgpud.alerts.channels import Channel, DeliveryError
-from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
-from wslgpud.alerts.messages import compose, worded
+from wslgpud.alerts.dispatcher import rendered
+from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Control, ControlFile, Installation, Silence
+from wslgpud.alerts.messages import compose
 from wslgpud.alerts.report import report
 from wslgpud.alerts.rules import KILLED_BEFORE, LASTING
 from wslgpud.config import Alerts
@@ -113,7 +113,7 @@ class Life:
         self.manager.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
 
     def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
-        return [worded(d.payload, ENGLISH) for d in self.store.outbox.unsent(channel)]
+        return [rendered(d.payload, ENGLISH) for d in self.store.outbox.unsent(channel)]
 
     def rows(self) -> list[tuple[int, Transition]]:
         assert self.store.flush()
@@ -541,9 +541,9 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
     life.memory(4002, CRITICAL, OK, left=70)
 
     found = {(r.spec.name, *r.labels): r.value for r in life.manager.readings()}
-    assert found[alert_metrics.EXHAUSTIONS.name, "yes"] == 1
-    assert found[alert_metrics.EXHAUSTIONS.name, "no"] == 1
-    assert found[alert_metrics.FALSE_ALARMS.name,] == 1
+    assert found[incidents.EXHAUSTIONS.name, "yes"] == 1
+    assert found[incidents.EXHAUSTIONS.name, "no"] == 1
+    assert found[incidents.FALSE_ALARMS.name,] == 1
 
 
 def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> None:
@@ -560,7 +560,7 @@ def test_a_warning_before_the_machine_died_is_no_false_alarm(tmp_path: Path) -> 
         life.manager.tick(life.tick(), [], [])
 
     assert [one.incident.rule for one in life.manager.standing()] == ["unclean_end"]
-    assert [r.value for r in life.manager.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
+    assert [r.value for r in life.manager.readings() if r.spec is incidents.FALSE_ALARMS] == [0]
     life.end()
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, fold, oom_kill, transition
+from wslgpud.alerts.dispatcher import rendered
 from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.messages import (
     Text,
-    again,
+    announcement,
     compose,
     end_facts,
     forecast_facts,
@@ -22,7 +23,6 @@ from wslgpud.alerts.messages import (
     payload,
     text_now,
     with_victim,
-    worded,
 )
 from wslgpud.alerts.rules import KILLED_BEFORE, OTHERS, RULES
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
@@ -64,7 +64,7 @@ def killed(victim: str) -> Transition:
 
 def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[str, Any]:
     """Return the messages of a channel."""
-    return worded(payload(row, text or compose(row)), translator(code))
+    return rendered(payload(row, text or compose(row)), translator(code))
 
 
 def test_a_memory_warning_is_complete_in_either_language() -> None:
@@ -271,7 +271,8 @@ def test_a_resolved_exhaustion_says_over_despite_the_forecast() -> None:
 
 def test_a_warning_that_returns_begins_with_again_if_it_fits() -> None:
     def headline(name: str) -> str:
-        return str(again(compose(memory(replace(WARNING, who=f"{name} (pid 4121)")))).headline)
+        row = memory(replace(WARNING, who=f"{name} (pid 4121)"))
+        return str(rendered(announcement(row, None, (), returns=True, host="")[1], ENGLISH)["headline"])
 
     most = HEADLINE_CHARACTERS - len(headline("")) - 1
     assert headline(" " + "x" * most).startswith("Again: RAM full in about 4 min (2-7): ")

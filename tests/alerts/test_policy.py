@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.alerts.channels.programs import DesktopChannel, ToastChannel
-from wslgpud.alerts.dispatcher import SendPolicy, channels, quiet_hours, second_of_day
-from wslgpud.alerts.messages import digest, iso, level_of, local_time
+from wslgpud.alerts.dispatcher import SendPolicy, channels, digest, level_of, quiet_hours, second_of_day
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, translator
+from wslgpud.words.moments import iso, local_time
 
 DAY = 86400.0
 

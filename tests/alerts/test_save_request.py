@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Forecast, Level, ProcessSample
 from wslgpud.security.exact_signals import ExactProcess, send
+from wslgpud.training import SaveOnSignal
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
 import sys
-from wslgpud.alerts.save_on_signal import SaveOnSignal
+from wslgpud.training import SaveOnSignal
 asked = SaveOnSignal()
 print("ready", flush=True)
 step = 0

@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from wslgpud.risk.suspects import UNKNOWN, WEIGHTS, CardSuspects, Clues, chances
+from wslgpud.risk.owners import UNKNOWN, WEIGHTS, CardSuspects, Clues, chances
 from wslgpud.risk.trace import read_trace
 
 FOLDER = Path(__file__).parents[1] / "shared_cards"

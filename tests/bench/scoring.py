@@ -19,8 +19,8 @@ from pathlib import Path
 from wslgpud.model import Level, Observation
 from wslgpud.risk.headroom import rooms
 from wslgpud.risk.levels import HORIZONS
+from wslgpud.risk.scarcity import PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.stalls import PressureMeter
 from wslgpud.risk.trace import Replay, read_trace, replay, trace_name
 
 GRACE_SECONDS = 10.0

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.process_scan import ProcessListing, scan
-from wslgpud.brake.process_tree import ProcessTree
+from wslgpud.brake.process_tree import ProcessListing, ProcessTree, scan
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, state_of
 

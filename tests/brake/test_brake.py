@@ -16,11 +16,10 @@ from tests.alerts.ticks import START, tick
 from tests.brake.real_jobs import US, below, python, running, states
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.brake import brake as at_work
-from wslgpud.brake import pauser, process_scan, watchdog
+from wslgpud.brake import paused_job, process_tree, watchdog
 from wslgpud.brake.brake import Brake, allowed_users
-from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
-from wslgpud.brake.process_scan import ProcessListing
-from wslgpud.brake.watchdog import Watchdog
+from wslgpud.brake.process_tree import ProcessListing
+from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Snapshot, Transition
@@ -267,7 +266,7 @@ def test_a_sigcont_from_the_terminal_counts_as_a_decision(stage, job) -> None:
 
 def test_a_job_still_coming_to_a_stop_does_not_count_as_resumed(stage, job, monkeypatch) -> None:
     stage.about_to_run_out(job)
-    monkeypatch.setattr(pauser, "is_paused", lambda _: False)
+    monkeypatch.setattr(paused_job, "is_paused", lambda _: False)
 
     assert stage.tick(stage.ram(Level.CRITICAL)) == []
     assert stage.value("brake_held_jobs") == 1
@@ -330,7 +329,7 @@ def fill_tmpfs(
 
     (top / "job.scope").mkdir(parents=True)
     monkeypatch.setattr(at_work, "scan", in_a_scope)
-    monkeypatch.setattr(process_scan, "find_tree", lambda _: tree)
+    monkeypatch.setattr(process_tree, "find_tree", lambda _: tree)
     first = sample(left_mib[0])
     stage.shortage_begins()
     return [first, *(sample(left) for left in left_mib[1:])]
@@ -506,7 +505,7 @@ def test_other_users_claims_cannot_hide_a_job_that_reports_vram(stage, job, monk
     def at(mib: int, left_mib: int, level: Level) -> list[Transition]:
         told, listed = GpuProcess(job.pid, "python", mib * MIB), GpuProcess(job.pid, "python", None)
         claim = GpuProcess(other, "python", 9 * mib * MIB)
-        gpu = GpuSample(0, "GPU-1", "card", processes=(listed,), told=(told, claim))
+        gpu = GpuSample(0, "GPU-1", "card", processes=(listed,), self_reported=(told, claim))
         forecast = card(stage, job, left_mib)
         return stage.brake.tick(tick(stage.t + mib), [replace(forecast, level=level)], [gpu])
 

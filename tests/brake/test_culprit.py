@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, INIT, MIB, chosen, pids, program
-from wslgpud.brake import process_scan
+from wslgpud.brake import process_tree
 from wslgpud.brake.culprit import (
     JOB_SHARE,
     MAX_MEMBERS,
     ZRAM_LOSS_RATIO,
+    Baseline,
     Job,
     NotPaused,
+    ResourceUse,
     filling_job,
     growing_job,
     job_of_pid,
     narrowed,
 )
-from wslgpud.brake.growth_history import Baseline, ResourceUse
-from wslgpud.brake.process_scan import charged
-from wslgpud.brake.process_tree import ProcessTree, ScannedProcess
+from wslgpud.brake.process_tree import ProcessTree, ScannedProcess, charged
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level
 
@@ -253,8 +253,8 @@ def test_another_users_programs_never_cause_a_pause_of_ours(look) -> None:
 
 def test_an_editors_remote_server_is_recognised_by_its_path() -> None:
     for path in ("/home/a/.vscode-server/bin/0a1b/node", "/home/a/.cursor-server/cli/servers/x/server/node"):
-        assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_scan._program(path)).is_protected
-    assert process_scan._program("/usr/bin/node (deleted)") == "node"
+        assert ScannedProcess(5, 50, 1, ALICE, "node", 0, process_tree._program(path)).is_protected
+    assert process_tree._program("/usr/bin/node (deleted)") == "node"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.brake.trees import ALICE, BOB, GIB, MIB, program
-from wslgpud.brake.culprit import Job, is_fair
-from wslgpud.brake.growth_history import BEGINS_RATIO, Baseline, ResourceUse, ShortageStart
+from wslgpud.brake.culprit import BEGINS_RATIO, Baseline, Job, ResourceUse, ShortageStart, is_fair
 from wslgpud.brake.process_tree import ScannedProcess
 from wslgpud.model import Forecast, Level
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.brake.trees import ALICE, GIB, MIB, pids, program
-from wslgpud.brake.culprit import Job, filling_job
-from wslgpud.brake.growth_history import CardHistory, GrowthHistory, ResourceUse
+from wslgpud.brake.culprit import CardHistory, GrowthHistory, Job, ResourceUse, filling_job
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level
 
 RAM = Forecast("ram", Level.OK, 8 * GIB, 16 * GIB)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.alerts.ticks import START, tick
 from tests.brake.trees import GIB, program
-from wslgpud.brake import held_jobs
+from wslgpud.brake import watchdog
 from wslgpud.brake.culprit import Job
-from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.brake.paused_job import OUTCOMES, PausedJob, job_name, row, run_seconds
 from wslgpud.brake.policy import PauseState
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.model import Forecast, Level, ProcessSample
 from wslgpud.security.exact_signals import ExactProcess
 
@@ -100,7 +100,7 @@ def test_a_job_is_named_by_forecast_or_command_or_as_a_group() -> None:
 def test_the_list_on_disk_has_bounds(tmp_path: Path) -> None:
     def read(last: int, count: int = 1, processes: int = 1) -> tuple[int, list[int]]:
         held = {str(number): [[1, 1, 0]] * processes for number in range(count)}
-        document = {"boot_id": held_jobs.boot_id(), "last": last, "held": held}
+        document = {"boot_id": watchdog.boot_id(), "last": last, "held": held}
         (tmp_path / "held.json").write_text(json.dumps(document))
         known, jobs = HeldJobsFile(tmp_path).read()
         return known, [*jobs]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.brake.trees import ALICE
-from wslgpud.brake.process_scan import scan
-from wslgpud.brake.process_tree import ScannedProcess
+from wslgpud.brake.process_tree import ScannedProcess, scan
 from wslgpud.host import Host
 
 #: after the name: state, parent, group, session, terminal, ...; the 20th is the start time, the 21st the address space

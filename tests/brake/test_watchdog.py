@@ -14,21 +14,20 @@ import pytest
 
 from tests.brake.real_jobs import IDLE, US, below, python, running, states
 from tests.support.daemons import eventually
-from wslgpud.brake import held_jobs, watchdog
-from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
-from wslgpud.brake.watchdog import Watchdog
+from wslgpud.brake import watchdog
+from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
 from wslgpud.security.exact_signals import ExactProcess
 
 ROOT = Path(__file__).parents[2]
 #: a daemon that pauses a job and then sleeps for ever
 HOLDER = """
 import json, signal, sys
-from wslgpud.brake import held_jobs
+from wslgpud.brake import watchdog
 from wslgpud.brake.watchdog import Watchdog
 dog = Watchdog()
-held = held_jobs.from_json(json.loads(sys.argv[1]))
+held = watchdog.from_json(json.loads(sys.argv[1]))
 assert dog.update([held])
-assert held_jobs.stop(held) == {}
+assert watchdog.stop(held) == {}
 print("ready", flush=True)
 signal.pause()
 """
@@ -55,7 +54,7 @@ def test_a_job_is_resumed_when_the_daemon_gives_no_sign_of_life(how: str, monkey
     with running(*python(IDLE)) as job:
         held = tuple(below(job.pid))
         line = json.dumps([held]).encode() + b"\n"
-        assert held_jobs.stop(held) == {}
+        assert watchdog.stop(held) == {}
         with os.fdopen(to_child, "rb") as updates, os.fdopen(theirs, "wb") as answers:
             child = threading.Thread(target=watchdog.watch, args=(updates, answers))
             child.start()
@@ -96,7 +95,7 @@ def test_a_job_resumed_earlier_is_not_resumed_again_at_the_end() -> None:
 def test_the_largest_job_is_confirmed() -> None:
     dog = Watchdog()
     try:
-        assert dog.update([tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(held_jobs.MAX_PROCESSES))])
+        assert dog.update([tuple(ExactProcess(2**22 - n, 10**9, US) for n in range(watchdog.MAX_PROCESSES))])
     finally:
         dog.close()
 
@@ -130,7 +129,6 @@ def test_the_watchdog_imports_next_to_nothing() -> None:
     assert {*done.stdout.split()} == {
         "wslgpud",
         "wslgpud.brake",
-        "wslgpud.brake.held_jobs",
         "wslgpud.brake.watchdog",
         "wslgpud.security",
         "wslgpud.security.exact_signals",
@@ -144,7 +142,7 @@ def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> 
         held = tuple(below(job.pid))
         file.write(7, [(7, held)])
         assert file.read() == (7, {7: held})
-        held_jobs.stop(held)
+        watchdog.stop(held)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
         assert file.resume_all() == [7]
@@ -153,7 +151,7 @@ def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> 
         assert file.resume_all() == []
 
 
-BOOT = held_jobs.boot_id()
+BOOT = watchdog.boot_id()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.page.stage import Stage, trace
 from tests.support.daemons import saying
-from wslgpud.alerts.control import FILE, ControlFile
+from wslgpud.alerts.manager import FILE, ControlFile
 from wslgpud.alerts.rules import RULES
 from wslgpud.cli import app
 from wslgpud.model import Level, Transition

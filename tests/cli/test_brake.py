@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from tests.brake.real_jobs import IDLE, below, python, running
 from tests.support.daemons import saying
 from wslgpud import config as configuration
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
+from wslgpud.brake.watchdog import HeldJob, HeldJobsFile
 from wslgpud.security.exact_signals import ExactProcess
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -20,7 +20,7 @@ from tests.hosts.conftest import report
 from tests.hosts.machines import HERE
 from tests.stress.support import MIB, night
 from tests.support.servers import program
-from wslgpud.alerts import alert_metrics
+from wslgpud.alerts import incidents
 from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.config import Config
@@ -264,8 +264,8 @@ def evening(
                     for f in forecasts
                     if f.level >= Level.WARNING
                     for reading in (
-                        Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource)),
-                        Reading(alert_metrics.OPENED, snapshot.wall - 60, ("memory_exhaustion", f.resource)),
+                        Reading(incidents.LEVEL, int(f.level), ("memory_exhaustion", f.resource)),
+                        Reading(incidents.OPENED, snapshot.wall - 60, ("memory_exhaustion", f.resource)),
                     )
                 ),
                 Reading(own["store_file_bytes"], 181e6 + 900 * t, ()),
@@ -296,11 +296,11 @@ def evening(
                 Reading(own["ticks"], taken, ()),
                 Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
                 Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
-                Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
-                Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
+                Reading(incidents.DELIVERIES, 3, ("ntfy", "sent")),
+                Reading(incidents.DELIVERIES, 3, ("windows_toast", "sent")),
                 *(
                     Reading(spec, 0, ("yes",) if spec.labels else ())
-                    for spec in alert_metrics.METRICS
+                    for spec in incidents.METRICS
                     if spec.name in ("exhaustions", "false_alarms")
                 ),
             ],

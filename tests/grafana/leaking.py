@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from wslgpud.active_runs.notes import Noted
+from wslgpud.active_runs import Noted
 from wslgpud.model import Forecast, Reading, Snapshot
 from wslgpud.sampling.noted_runs import readings
 from wslgpud.sources import model_servers

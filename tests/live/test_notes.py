@@ -9,7 +9,7 @@ import pytest
 
 from tests.sampling.test_pipeline import SteppingClock
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.notes import checked, headline, waiting
+from wslgpud.active_runs import checked, headline, waiting
 
 GIB = 1 << 30
 RUN: dict[str, Any] = {"what": "x", "phase": "", "elapsed_seconds": 5.0}

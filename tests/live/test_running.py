@@ -16,8 +16,7 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, hearing, seen
-from wslgpud.active_runs.announced import AnnouncedRuns
-from wslgpud.active_runs.notes import PHASES, Note, Noted, headline
+from wslgpud.active_runs import PHASES, AnnouncedRuns, Note, Noted, headline
 from wslgpud.host import Host
 from wslgpud.sources.procfs import Peer
 from wslgpud.stress.stress_run import WorkerPace
@@ -46,7 +45,7 @@ def test_a_note_lasts_as_long_as_its_run(alone: Elsewhere) -> None:
 KILLED = """
 import os, sys, time
 from pathlib import Path
-from wslgpud.active_runs.notes import Note
+from wslgpud.active_runs import Note
 from wslgpud.host import Host
 with Note(Host(), "guard", "make", state_folder=Path(sys.argv[1])):
     if os.fork() == 0: time.sleep(600)  # it keeps the connection open

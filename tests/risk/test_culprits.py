@@ -6,7 +6,6 @@ import pytest
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
 from wslgpud.risk.attribution import (
-    MAX_SNAPSHOTS,
     NOBODY,
     Attribution,
     Culprit,
@@ -18,6 +17,7 @@ from wslgpud.risk.attribution import (
     short_name,
 )
 from wslgpud.risk.headroom import Room
+from wslgpud.risk.owners import MAX_SNAPSHOTS
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import Message
 
@@ -213,8 +213,8 @@ def test_only_a_group_has_a_common_name() -> None:
     assert group_name(Message("several: {parts}", {"parts": ()})) == ""
 
 
-def card(*processes: GpuProcess, told: tuple[GpuProcess, ...] = ()) -> GpuSample:
-    return GpuSample(0, "GPU-1", "a card", total_bytes=16 * GIB, processes=processes, told=told)
+def card(*processes: GpuProcess, self_reported: tuple[GpuProcess, ...] = ()) -> GpuSample:
+    return GpuSample(0, "GPU-1", "a card", total_bytes=16 * GIB, processes=processes, self_reported=self_reported)
 
 
 def on_card(*samples: GpuSample, rate: float = 100 * MIB, window: float = 5.0) -> Culprit:
@@ -249,7 +249,7 @@ def test_a_programs_report_counts_only_if_the_driver_is_silent() -> None:
             *(
                 card(
                     GpuProcess(7, "python", 2 * GIB if driver else None),
-                    told=(GpuProcess(7, "train", GIB + 100 * t * MIB),),
+                    self_reported=(GpuProcess(7, "train", GIB + 100 * t * MIB),),
                 )
                 for t in range(10)
             )

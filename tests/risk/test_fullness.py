@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from wslgpud.model import GpuProcess, GpuSample
-from wslgpud.risk.fullness import Full, Fullness, Spill, may_spill
 from wslgpud.risk.headroom import Room
+from wslgpud.risk.scarcity import Full, Fullness, Spill, may_spill
 from wslgpud.risk.settings import RiskSettings
 
 MIB = 1 << 20

@@ -7,9 +7,9 @@ from wslgpud.risk.forecast_messages import headline
 from wslgpud.risk.growth import Envelope, Jumps, Peaks
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
 from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, level_for
+from wslgpud.risk.scarcity import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import STACK_BELIEF, StepLedger
-from wslgpud.risk.stalls import PressureMeter
 from wslgpud.words import ENGLISH
 from wslgpud.words.units import size
 

@@ -6,7 +6,7 @@ import pytest
 
 from wslgpud.model import Level, Observation, PsiState, RamState, VmState
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.stalls import Pressure, PressureMeter
+from wslgpud.risk.scarcity import Pressure, PressureMeter
 
 
 def pressed(*seen: Observation) -> Pressure:

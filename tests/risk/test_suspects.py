@@ -8,7 +8,7 @@ from tests.bench.bench_suspects import FOLDER, judged, questions
 from wslgpud.model import Expected, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.attribution import GpuAttribution
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.suspects import CardSuspects, Clues, chances
+from wslgpud.risk.owners import CardSuspects, Clues, chances
 
 GIB = 1 << 30
 
@@ -170,7 +170,7 @@ def test_on_the_recordings_the_right_one_is_nearly_always_named(least):
 
 
 def telling(used: float, told: float, *listed: GpuProcess) -> GpuSample:
-    return replace(card(used, *listed), told=(GpuProcess(8, "train.py", int(told * GIB)),))
+    return replace(card(used, *listed), self_reported=(GpuProcess(8, "train.py", int(told * GIB)),))
 
 
 def answered(*cards: GpuSample) -> str:

@@ -80,7 +80,7 @@ FULL = Observation(
     psi={"memory": PsiState(1, 2, 0.5, 0.25)},
     gpus=(
         GpuSample(0, "", "card", 10, utilization_ratio=0.12549, processes=(GpuProcess(7, "python", None),)),
-        GpuSample(1, "GPU-1", "card", power_watts=99.56, told=(GpuProcess(0, "java", 4),)),
+        GpuSample(1, "GPU-1", "card", power_watts=99.56, self_reported=(GpuProcess(0, "java", 4),)),
     ),
     processes=(
         ProcessSample(7, 0, "python", 30, 2),

@@ -10,8 +10,8 @@ import pytest
 from wslgpud.model import Level
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import Danger
+from wslgpud.risk.scarcity import Pressure
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.stalls import Pressure
 from wslgpud.risk.tracker import Circumstances, ResourceState, Tracker
 
 OK, INFO, WARNING, CRITICAL, EMERGENCY = Level

@@ -42,7 +42,7 @@ def test_everything_is_read_each_second_while_somebody_looks(machine):
 
 
 def test_an_event_ends_the_calm(machine):
-    machine.pipeline.told.append(Event("cache_returned", 0.0, "given back", {}))
+    machine.pipeline.own_events.append(Event("cache_returned", 0.0, "given back", {}))
     for _ in range(2):
         machine.next_tick(watched=False)
         assert not machine.pipeline.calm

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wslgpud.active_runs.notes import Noted
+from wslgpud.active_runs import Noted
 from wslgpud.model import Expected, ProcessSample
 from wslgpud.sampling.noted_runs import expected, running
 from wslgpud.sources.procfs import Identity, trust

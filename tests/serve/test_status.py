@@ -175,7 +175,7 @@ def test_a_card_is_shown_as_the_driver_reports_it() -> None:
     state = replace(Snapshot(0.0, 0.0, 1, (report,)), observation=Observation(0.0), forecasts=())
     (found,) = status(TickState(state, decide((), ())), translator("en"))["gpus"]
 
-    assert (found["uuid"], found["used_bytes"], "told" in found) == ("GPU-1", 12 * GIB, False)
+    assert (found["uuid"], found["used_bytes"], "self_reported" in found) == ("GPU-1", 12 * GIB, False)
 
 
 def test_the_culprit_is_named_only_once() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.active_runs.notes import PHASES, headline
+from wslgpud.active_runs import PHASES, headline
 from wslgpud.advise.fit.plan import PRECISIONS, Mode, Optimizer
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.sweeping import SweepStep, too_much

@@ -8,8 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from wslgpud.active_runs.announced import AnnouncedRuns
-from wslgpud.active_runs.notes import Note
+from wslgpud.active_runs import AnnouncedRuns, Note
 from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
 from wslgpud.serve.server import LocalApi, run_route

@@ -17,7 +17,7 @@ import pytest
 from tests.support.accounts import needs_root
 from tests.support.daemons import eventually
 from tests.support.elsewhere import hearing
-from wslgpud.active_runs.announced import AnnouncedRuns
+from wslgpud.active_runs import AnnouncedRuns
 from wslgpud.training import companion
 from wslgpud.training.companion import Companion
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import fold, tick, transition
-from wslgpud.active_runs.notes import Noted, checked, headline
+from wslgpud.active_runs import Noted, checked, headline
 from wslgpud.alerts.incidents import OpenIncident
 from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import RuleEngine
@@ -279,5 +279,5 @@ def test_an_unknown_peak_is_left_out_but_a_zero_count_is_shown() -> None:
 def test_the_memory_a_training_took_of_a_card_is_its_own_report(name, gpus, resource) -> None:
     cards = claimed([note(60, name=name, reserved=12 * GIB)], gpus)
 
-    told = {f"gpu{card.index}": card.told for card in cards if card.told}
+    told = {f"gpu{card.index}": card.self_reported for card in cards if card.self_reported}
     assert told == ({resource: (GpuProcess(4242, "train.py", 12 * GIB),)} if resource else {})

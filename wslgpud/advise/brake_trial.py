@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped, story
-from wslgpud.alerts.messages import iso, outcome
+from wslgpud.alerts.messages import outcome
 from wslgpud.brake.policy import attribution_probability, resource_kind, should_pause
 from wslgpud.config import BrakeSettings
 from wslgpud.model import MEMORY, Forecast, Level
@@ -14,6 +14,7 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observations
 from wslgpud.store import Reader
 from wslgpud.words import say
+from wslgpud.words.moments import iso
 
 #: history shown to the engine before an incident, as it judges growth by the past, and the longest part examined
 BEFORE_SECONDS, MAX_SECONDS = 900.0, 6 * 3600.0

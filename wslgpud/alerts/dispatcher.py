@@ -8,22 +8,25 @@ from __future__ import annotations
 import heapq
 import logging
 import re
+import socket
 import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from wslgpud.alerts.channels import Channel, DeliveryError
+from wslgpud import words
+from wslgpud.alerts.channels import Channel, DeliveryError, Payload, shown
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.programs import CommandChannel, DesktopChannel, ToastChannel
-from wslgpud.alerts.messages import Payload, digest, level_of, worded
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Clock, Host
 from wslgpud.model import Level
 from wslgpud.store import Delivery, Outbox
-from wslgpud.words import ENGLISH, MessageLike, Translator, cause, say
+from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, MessageLike, Translator, cause, say
+from wslgpud.words.moments import iso, local_time
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 MAX_WAITING = 500
 #: the end of quiet hours is checked at least this often: the wall clock may be set meanwhile
 RECHECK_SECONDS = 60.0
+#: lines of a digest; the rest is only counted
+MAX_LINES = 12
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _QUIET = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
@@ -109,6 +114,52 @@ def second_of_day(wall: float) -> float:
     time.tzset()  # else the zone of our start would be used forever
     local = time.localtime(wall)
     return local.tm_hour * _HOUR + local.tm_min * 60.0 + local.tm_sec
+
+
+def rendered(message: Payload, translator: Translator, number: int | None = None) -> dict[str, Any]:
+    """Return a queued message, rendered in a language, for people and programs.
+
+    ``number`` is that of its row: a message that opens an incident does not know it while it is queued.
+    """
+    message = message if number is None else {"incident": number, **message}
+    names = {"message": "headline", **{name: name for name in ("evidence", "advice", "who", "reason")}}
+    said: dict[str, Any] = {name: words.from_json(message[of]) for of, name in names.items() if of in message}
+    if "facts" in message:
+        said["facts"] = shown(words.facts_from_json(message["facts"]), translator)
+    return {**message, **translator.document(said)}
+
+
+def level_of(message: Payload) -> Level:
+    """Return the level of a message; of an all-clear, the previous level."""
+    return max(Level[str(message.get(name, "ok")).upper()] for name in ("level", "previous_level"))
+
+
+def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any]:
+    """Return several rendered messages as one: the worst first, then one line for each other, oldest first."""
+    if len(messages) == 1:
+        return dict(messages[0])
+    worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
+    lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MAX_LINES:]]
+    if len(messages) > MAX_LINES:
+        lines.insert(0, f"... {len(messages) - MAX_LINES}")
+    counted = translator.t("{count} alerts: {headline}", count=len(messages), headline=str(worst.get("headline", "")))
+    headline = {"headline": counted} if len(counted) <= HEADLINE_CHARACTERS else {}
+    return {**worst, **headline, "evidence": "\n".join(lines), "count": len(messages)}
+
+
+def trial(wall: float, command: str) -> dict[str, Any]:
+    """Return a rendered message to test a channel, which names the command that sent it."""
+    headline = say("Test message from wslgpud: alerts arrive here")
+    message = {
+        **dict.fromkeys(("at", "since"), iso(wall)),
+        **dict.fromkeys(("resource", "rule"), "test"),
+        **dict.fromkeys(("level", "previous_level"), "ok"),
+        "kind": "closed",
+        "host": socket.gethostname(),
+        "message": words.to_json(headline),
+        "evidence": words.to_json(say("Sent by '{command}'. Nothing is wrong.", command=command)),
+    }
+    return rendered(message, words.current())
 
 
 class SendPolicy:
@@ -244,7 +295,7 @@ class _ChannelWorker:
     def _send(self, batch: Sequence[Delivery]) -> float:
         translator = self._owner.translator
         try:
-            self._channel.send(digest([worded(d.payload, translator, d.transition_id) for d in batch], translator))
+            self._channel.send(digest([rendered(d.payload, translator, d.transition_id) for d in batch], translator))
         except DeliveryError as error:
             log.warning("alert not sent by %s: %s", self._channel.name, error)
             return self._failed(batch, cause(error), permanent=error.permanent)
@@ -281,7 +332,7 @@ class _ChannelWorker:
         if (due := self._refreshed + every - now) > 0:
             return due
         self._refreshed = now
-        if messages := [worded(m, self._owner.translator) for m in self._owner.reminders(self._channel.name)]:
+        if messages := [rendered(m, self._owner.translator) for m in self._owner.reminders(self._channel.name)]:
             try:
                 self._channel.refresh(messages)
             except DeliveryError as error:

@@ -1,28 +1,32 @@
-"""The alert manager: turns changes of level into rows, messages, log lines, and the alerts' own score."""
+"""The alert manager: turns changes of level into rows, messages, log lines, and the alerts' own score.
+
+It keeps what people have silenced, acknowledged and seen.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from wslgpud.alerts import alert_metrics
-from wslgpud.alerts.channels import Channel
-from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts import incidents
+from wslgpud.alerts.channels import Channel, Payload
 from wslgpud.alerts.dispatcher import Dispatcher, levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
-from wslgpud.alerts.messages import Payload, Text, again, compose, payload, text_now, with_story
+from wslgpud.alerts.messages import Text, announcement, compose, payload, tally, text_now
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
+from wslgpud.security import safe_files
 from wslgpud.store import Store
-from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, say, translator
+from wslgpud.words import HEADLINE_CHARACTERS, Message, MessageLike, cause, say, translator
 from wslgpud.words.units import one_line
 
 log = logging.getLogger(__name__)
@@ -141,7 +145,7 @@ class AlertManager:
     def tally(self) -> Message | None:
         now, ran = self._clock.wall(), self._clock.mono() - self._began
         watched = min(HISTORY_SECONDS, self._store.watched_seconds + ran)
-        return alert_metrics.tally(self._known, now - HISTORY_SECONDS, watched)
+        return tally(self._known, now - HISTORY_SECONDS, watched)
 
     def lately(self, seconds: float) -> list[Transition]:
         since = self._clock.mono() - seconds
@@ -189,7 +193,7 @@ class AlertManager:
 
     def readings(self) -> Iterator[Reading]:
         """Return the metrics of alerts; from any thread."""
-        yield from alert_metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
+        yield from incidents.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
     def _found(
@@ -214,14 +218,11 @@ class AlertManager:
         if row is None:
             return
         before = self._ledger.known(row)
-        row = with_story(row, before, self._processes)
-        text = compose(row, before)
-        row = replace(row, message=text.headline)
-        if self._returns(row, before):
-            text = again(text)
+        returns = self._returns(row, before)
+        row, message = announcement(row, before, self._processes, returns=returns, host=self._place.host)
         self._lately.append(row)
         self._log(row)
-        number = self._store.outbox.record(row, self._messages(row, text, before))
+        number = self._store.outbox.record(row, dict.fromkeys(self._wanting(row, before), message))
         self.dispatcher.wake()
         self._announced = True
         incident, ended = self._ledger.take(number, row)
@@ -246,7 +247,7 @@ class AlertManager:
         )
 
     def _keep_past(self, incident: Incident) -> None:
-        counts = incident.rule in alert_metrics.SCORED or incident.lost_id is not None
+        counts = incident.rule in incidents.SCORED or incident.lost_id is not None
         if incident.closed_wall is not None and counts:
             self._past.append(incident)
 
@@ -255,7 +256,7 @@ class AlertManager:
         self._open = tuple(self._ledger.open.values())
         known = {i.id: i for i in (*self._past, *self._open)}  # a reported kill reopens a closed one
         self._known = [known[number] for number in sorted(known)]
-        self._score = tuple(alert_metrics.score(self._known))
+        self._score = tuple(incidents.score(self._known))
 
     def _repeat(self, snapshot: Snapshot) -> None:
         """Repeat the warning once half of the remaining time has passed."""
@@ -264,8 +265,8 @@ class AlertManager:
             last = None if incident is None else incident.held.get(MEMORY)
             if incident is None or last is None or last.new < Level.WARNING or eta is None:
                 continue
-            told, when = self._last_eta.setdefault(resource, (eta, snapshot.mono))
-            if eta <= told / 2 and snapshot.mono - when >= REPEAT_SECONDS:
+            last_eta, when = self._last_eta.setdefault(resource, (eta, snapshot.mono))
+            if eta <= last_eta / 2 and snapshot.mono - when >= REPEAT_SECONDS:
                 self._last_eta[resource] = (eta, snapshot.mono)
                 row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, last.new, last.new, forecast=forecast)
                 self._post(row, compose(row), incident)
@@ -287,25 +288,25 @@ class AlertManager:
 
     def _post(self, row: Transition, text: Text, incident: Incident) -> None:
         """Post a message about an incident without a new row."""
-        for channel, message in self._messages(row, text, incident).items():
+        message = payload(row, text, incident=incident, host=self._place.host)
+        for channel in self._wanting(row, incident):
             self._store.outbox.post(channel, message)
         self.dispatcher.wake()
 
     def _is_silenced(self, row: Transition) -> bool:
         return self.control.now.silenced_until(row.rule, row.resource, self._clock.wall()) is not None
 
-    def _messages(self, row: Transition, text: Text, incident: Incident | None) -> dict[str, Mapping[str, Any]]:
+    def _wanting(self, row: Transition, incident: Incident | None) -> list[str]:
+        """Return the channels that get the message of a row."""
         acknowledged = incident is not None and incident.id in self.control.now.acknowledged
         if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
-            return {}
+            return []
         if row.rule == MEMORY and row.new < row.old and incident is not None and incident.paused is not None:
-            return {}  # a paused job does not grow: neither all-clear nor news
+            return []  # a paused job does not grow: neither all-clear nor news
         over = row.new == Level.OK
         worst = incident.worst if over and incident is not None else max(row.old, row.new)
         for_people = not over or (self._settings.resolved and not is_momentary(row.rule))
-        message = payload(row, text, incident=incident, host=self._place.host)
-        wanting = (c.name for c in self._channels if worst >= self._levels[c.name] and (for_people or not c.human))
-        return dict.fromkeys(wanting, message)
+        return [c.name for c in self._channels if worst >= self._levels[c.name] and (for_people or not c.human)]
 
     def _log(self, row: Transition) -> None:
         # The line is the alert itself, for readers of the journal: in their language, unlike other log lines.
@@ -313,3 +314,75 @@ class AlertManager:
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
         log.log(_LOG_LEVELS[row.new], "%s", line)
+
+
+FILE = "alerts.json"
+_MAX_ENTRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No messages of a rule (``*``: any) for a resource (``*``: any) until a moment."""
+
+    rule: str
+    resource: str
+    until_wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    silences: tuple[Silence, ...] = ()
+    acknowledged: tuple[int, ...] = ()
+    #: up to this row, somebody has seen which jobs were lost
+    seen_id: int = -1
+
+    def silenced_until(self, rule: str, resource: str, wall: float) -> float | None:
+        covering = (s for s in self.silences if s.rule in ("*", rule) and s.resource in ("*", resource))
+        return max((s.until_wall for s in covering if wall < s.until_wall), default=None)
+
+
+class ControlFile:
+    """Keeps it across restarts; from any thread. Only the daemon writes: commands ask it to, over its socket."""
+
+    def __init__(self, folder: Path, complain: Callable[[MessageLike], None] = lambda _: None) -> None:
+        """Read the file; an unreadable one silences nothing."""
+        self.path = folder / FILE
+        self._lock = threading.Lock()
+        self.now = Control()
+        try:
+            self.now = self._read()
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            complain(
+                say("{path} cannot be read, so nothing is silenced: {error}", path=str(self.path), error=cause(error))
+            )
+
+    def silence(self, silence: Silence, wall: float) -> None:
+        """Replace the silence of that rule and resource, and drop those that are over. OSError: it cannot be kept."""
+        with self._lock:
+            place = silence.rule, silence.resource
+            others = (s for s in self.now.silences if s.until_wall > wall and (s.rule, s.resource) != place)
+            self._put(replace(self.now, silences=(*others, silence)))
+
+    def acknowledge(self, number: int, seen_id: int = -1) -> None:
+        """Acknowledge an incident, whose jobs lost up to that row somebody has seen. OSError: it cannot be kept."""
+        with self._lock:
+            others = (known for known in self.now.acknowledged if known != number)
+            seen_id = max(seen_id, self.now.seen_id)
+            self._put(replace(self.now, acknowledged=(*others, number), seen_id=seen_id))
+
+    def see(self, row_id: int) -> None:
+        with self._lock:
+            self._put(replace(self.now, seen_id=max(row_id, self.now.seen_id)))
+
+    def _put(self, control: Control) -> None:
+        latest = Control(control.silences[-_MAX_ENTRIES:], control.acknowledged[-_MAX_ENTRIES:], control.seen_id)
+        safe_files.put(self.path, json.dumps(asdict(latest)), mode=0o644)  # 'wslgpud alerts list' is another user
+        self.now = latest
+
+    def _read(self) -> Control:
+        document = safe_files.parsed(safe_files.contents(self.path))
+        silences = ((str(s["rule"]), str(s["resource"]), float(s["until_wall"])) for s in document["silences"])
+        acknowledged = tuple(int(number) for number in document["acknowledged"])
+        return Control(tuple(Silence(*s) for s in silences), acknowledged, int(document.get("seen_id", -1)))

@@ -12,9 +12,9 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, Number, ProcessSample, Snapshot, SourceReport, Transition
 from wslgpud.risk import risk_metrics
 from wslgpud.risk import training_metrics as training
-from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.risk.headroom import WINDOWS
 from wslgpud.risk.levels import BLIND
+from wslgpud.risk.scarcity import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, windows
 from wslgpud.sources.kernel_lines import BRIDGE
 from wslgpud.sources.memory import clean_cache_bytes

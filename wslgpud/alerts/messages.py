@@ -6,33 +6,19 @@ with messages, which are rendered when it is sent.
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
 from wslgpud import words
-from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
+from wslgpud.alerts.channels import Payload
+from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, false_alarms, kind_of, story
 from wslgpud.alerts.rules import BRAKE, DAEMON_KILL, KILLED_BEFORE, OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import forecast_messages as of_risk
 from wslgpud.risk.attribution import group_name
-from wslgpud.words import (
-    HEADLINE_CHARACTERS,
-    MAX_CHARACTERS,
-    TEMPLATES,
-    Fact,
-    Message,
-    Translator,
-    filled,
-    say,
-    template,
-)
-from wslgpud.words.units import one_line
-
-Payload = Mapping[str, Any]
+from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, filled, say, says, template
+from wslgpud.words.moments import iso
 
 
 class Text(NamedTuple):
@@ -48,12 +34,28 @@ RULES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _OVER = template("[Taken as over: {what} ({resource}), not measured for {unseen_seconds}|Over: {what} ({resource})]")
 DAY_SECONDS = 86400.0
+#: below this, a number of warnings per day is meaningless
+MIN_WATCHED_SECONDS = DAY_SECONDS
 #: processes of a group that a row lists, biggest first
 MAX_MEMBERS = 40
 #: when counting jobs that fit, the largest one shows the peak of each; margin for growth still to come
 _ROOM = 0.9
-#: lines of a digest; the rest is only counted
-MAX_LINES = 12
+
+
+def announcement(
+    row: Transition, incident: Incident | None, processes: Sequence[ProcessSample], *, returns: bool, host: str
+) -> tuple[Transition, Payload]:
+    """Return a change of level as the row that tells of it, and its message.
+
+    ``incident`` is the one that it continues, None where it opens one; ``returns``: its like was over a moment ago.
+    """
+    row = with_story(row, incident, processes)
+    text = compose(row, incident)
+    row = replace(row, message=text.headline)
+    again = say("Again: {headline}", headline=text.headline)
+    if returns and len(str(again)) <= HEADLINE_CHARACTERS:
+        text = text._replace(headline=again)
+    return row, payload(row, text, incident=incident, host=host)
 
 
 def compose(row: Transition, incident: Incident | None = None) -> Text:
@@ -82,12 +84,6 @@ def _composed(row: Transition) -> Text:
     return Text(headline, (why,) * bool(why), filled(advice, facts))
 
 
-def again(text: Text) -> Text:
-    """Return the text of a warning whose like was over a moment ago."""
-    headline = say("Again: {headline}", headline=text.headline)
-    return text._replace(headline=headline) if len(str(headline)) <= HEADLINE_CHARACTERS else text
-
-
 def text_now(incident: Incident, forecast: Forecast | None) -> Text:
     """Return the current text of an open incident, given the present forecast of its resource, if any."""
     # A paused job is no all-clear, however calm it looks; but another process that keeps growing comes first.
@@ -106,6 +102,20 @@ def _memory(forecast: Forecast, row: Transition) -> Text:
 
 def _over(row: Transition) -> Message:
     return filled(_OVER, {"resource": row.resource, **row.facts, "what": Message(RULES[row.rule]["title"])})
+
+
+def tally(incidents: Sequence[Incident], since_wall: float, watched_seconds: float) -> Message | None:
+    """Return the number of memory warnings, and of false alarms among them; None with less than a day of data."""
+    if watched_seconds < MIN_WATCHED_SECONDS:
+        return None
+    warned = [i for i in incidents if i.rule == MEMORY and i.warned_wall is not None and i.opened_wall >= since_wall]
+    return says(
+        "{watched_seconds} watched: {count} memory warning, {needless} needless",
+        "{watched_seconds} watched: {count} memory warnings, {needless} needless",
+        count=len(warned),
+        needless=false_alarms(warned, incidents),
+        watched_seconds=watched_seconds,
+    )
 
 
 def with_victim(forecast: Forecast, kill: Transition | None) -> Forecast:
@@ -210,9 +220,9 @@ def end_facts(incident: Incident, row: Transition, processes: Iterable[ProcessSa
 
 
 def payload(transition: Transition, text: Text, *, incident: Incident | None = None, host: str = "") -> dict[str, Any]:
-    """Return the payload for the outbox, with messages for ``worded`` to render; unknown facts are omitted.
+    """Return the payload for the outbox, with messages for ``dispatcher.rendered``; unknown facts are omitted.
 
-    ``incident`` is None when the row opens one, whose number is then the row's (``worded`` adds it).
+    ``incident`` is None when the row opens one, whose number is then the row's (``rendered`` adds it).
     """
     facts = {
         "at": iso(transition.wall),
@@ -233,65 +243,6 @@ def payload(transition: Transition, text: Text, *, incident: Incident | None = N
         **(forecast_facts(transition.forecast) if transition.forecast is not None else {}),
     }
     return {name: words.to_json(value) for name, value in facts.items() if value is not None}
-
-
-def worded(message: Payload, translator: Translator, number: int | None = None) -> dict[str, Any]:
-    """Return a queued message, rendered in a language, for people and programs.
-
-    ``number`` is that of its row: a message that opens an incident does not know it while it is queued.
-    """
-    message = message if number is None else {"incident": number, **message}
-    names = {"message": "headline", **{name: name for name in ("evidence", "advice", "who", "reason")}}
-    said: dict[str, Any] = {name: words.from_json(message[of]) for of, name in names.items() if of in message}
-    if "facts" in message:
-        said["facts"] = shown(words.facts_from_json(message["facts"]), translator)
-    return {**message, **translator.document(said)}
-
-
-def shown(facts: Mapping[str, Fact], translator: Translator) -> dict[str, Any]:
-    """Return facts for programs: numbers unchanged, texts rendered in a language, on one line."""
-    return {k: v if isinstance(v, (int, float)) else one_line(translator.fact(k, v)) for k, v in facts.items()}
-
-
-def level_of(message: Payload) -> Level:
-    """Return the level of a message; of an all-clear, the previous level."""
-    return max(Level[str(message.get(name, "ok")).upper()] for name in ("level", "previous_level"))
-
-
-def trial(wall: float, command: str) -> Payload:
-    """Return a rendered message to test a channel, which names the command that sent it."""
-    row = Transition(wall, 0.0, "test", "test", Level.OK, Level.OK)
-    why = say("Sent by '{command}'. Nothing is wrong.", command=command)
-    text = Text(say("Test message from wslgpud: alerts arrive here"), (why,))
-    return worded(payload(row, text, host=socket.gethostname()), words.current())
-
-
-def body(message: Payload) -> str:
-    where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
-    return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MAX_CHARACTERS]
-
-
-def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any]:
-    """Return several rendered messages as one: the worst first, then one line for each other, oldest first."""
-    if len(messages) == 1:
-        return dict(messages[0])
-    worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
-    lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MAX_LINES:]]
-    if len(messages) > MAX_LINES:
-        lines.insert(0, f"... {len(messages) - MAX_LINES}")
-    counted = translator.t("{count} alerts: {headline}", count=len(messages), headline=str(worst.get("headline", "")))
-    headline = {"headline": counted} if len(counted) <= HEADLINE_CHARACTERS else {}
-    return {**worst, **headline, "evidence": "\n".join(lines), "count": len(messages)}
-
-
-def iso(wall: float | None) -> str | None:
-    return None if wall is None else datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
-
-
-def local_time(at: str) -> str:
-    """Return a moment in this machine's local time; empty where unknown."""
-    time.tzset()  # the zone may have changed since our start
-    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
 def row_facts(row: Transition) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from wslgpud.alerts import look_back
-from wslgpud.alerts.alert_metrics import false_alarm
-from wslgpud.alerts.incidents import Incident, after, grouped, story
-from wslgpud.alerts.messages import RULES, compose, forecast_facts, iso, outcome, row_facts, shown
+from wslgpud.alerts.channels import shown
+from wslgpud.alerts.incidents import Incident, after, false_alarm, grouped, story
+from wslgpud.alerts.messages import RULES, compose, forecast_facts, outcome, row_facts
 from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END
 from wslgpud.model import MEMORY, Event, Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
 from wslgpud.words import MessageLike, Translator, sentences, to_json
+from wslgpud.words.moments import iso
 
 #: time shown before and after an incident: as long as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)

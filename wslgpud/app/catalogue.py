@@ -6,9 +6,9 @@ import sys
 
 from wslgpud import verdict
 from wslgpud.advise import checkups
-from wslgpud.alerts import alert_metrics as alerts
+from wslgpud.alerts import incidents as alerts
 from wslgpud.app import return_cache, systemd
-from wslgpud.brake import brake_metrics as brake
+from wslgpud.brake import policy as brake
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import risk_metrics as risk
 from wslgpud.risk import training_metrics as training

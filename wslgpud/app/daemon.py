@@ -22,7 +22,7 @@ from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.return_cache import CacheReturner
 from wslgpud.app.tick import Tick
-from wslgpud.brake.held_jobs import HeldJobsFile
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition

@@ -117,7 +117,7 @@ class Tick:
         if self.returner is not None:
             with self._survived("giving page cache back failed at this tick; please report this"):
                 short = return_cache.is_short(snapshot.forecasts, standing)
-                self.pipeline.told += self.returner.tick(snapshot, short=short)
+                self.pipeline.own_events += self.returner.tick(snapshot, short=short)
 
     def recall_lessons(self, now_wall: float) -> None:
         """Give the engine the lessons of earlier runs.

@@ -13,15 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from wslgpud.brake import brake_metrics as metrics
-from wslgpud.brake import culprit, held_jobs, paused_job, pauser, policy
-from wslgpud.brake.culprit import Job, NotPaused
-from wslgpud.brake.growth_history import CardHistory, GrowthHistory
-from wslgpud.brake.held_jobs import HeldJob, HeldJobsFile
+from wslgpud.brake import culprit, paused_job, policy, watchdog
+from wslgpud.brake.culprit import CardHistory, GrowthHistory, Job, NotPaused
 from wslgpud.brake.paused_job import OUTCOMES, Command, PausedJob, job_name
-from wslgpud.brake.process_scan import ProcessListing, charged, scan
-from wslgpud.brake.process_tree import ProcessKey, ProcessTree, ScannedProcess
-from wslgpud.brake.watchdog import Watchdog
+from wslgpud.brake.process_tree import ProcessKey, ProcessListing, ProcessTree, ScannedProcess, charged, scan
+from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, GpuSample, Level, Reading, Snapshot, Transition
@@ -144,9 +140,7 @@ class Brake:
 
     def held_processes(self) -> frozenset[ProcessKey]:
         """Return the paused processes: a signal would take effect only once they are resumed."""
-        return frozenset[ProcessKey]().union(
-            *(held_jobs.keys(job.held) for job in self._paused if job.killed_t is None)
-        )
+        return frozenset[ProcessKey]().union(*(watchdog.keys(job.held) for job in self._paused if job.killed_t is None))
 
     def is_ending(self) -> bool:
         """Return whether a job was sent SIGTERM and still runs, with as little memory left as when it was paused."""
@@ -155,7 +149,7 @@ class Brake:
     def close(self) -> None:
         """Resume all paused jobs, and stop the watchdog."""
         for job in self._paused:
-            held_jobs.resume(job.held)
+            watchdog.resume(job.held)
         self._paused.clear()
         with contextlib.suppress(OSError):  # a stale entry costs at most a needless SIGCONT
             self._file.write(self._last_number, ())
@@ -165,7 +159,7 @@ class Brake:
     # choosing and pausing a job
 
     def _may_try(self, forecast: Forecast, t: float) -> bool:
-        if len(self._paused) >= held_jobs.MAX_HELD:
+        if len(self._paused) >= watchdog.MAX_HELD:
             return False
         last = self._spared.get(forecast.resource)
         return last is None or t - last.t >= RETRY_SECONDS or forecast.headroom_bytes < RETRY_RATIO * last.left_bytes
@@ -185,7 +179,7 @@ class Brake:
         why: MessageLike = ""
         if isinstance(choice, Job):
             # A paused process may not have come to its stop yet, and one that was sent SIGTERM still runs.
-            left_alone = self._exempt.get(resource, set()).union(*(held_jobs.keys(job.held) for job in self._paused))
+            left_alone = self._exempt.get(resource, set()).union(*(watchdog.keys(job.held) for job in self._paused))
             if left_alone.isdisjoint(process.key for process in choice.members):
                 why = self._hold(snapshot, forecast, choice, seen)
                 if not why:
@@ -248,7 +242,7 @@ class Brake:
             paused.held = held
             return self._register()
 
-        held, problem = pauser.pause(self._host, job, seen, self._users, register)
+        held, problem = paused_job.pause(self._host, job, seen, self._users, register)
         if problem:
             self._paused.remove(paused)
             self._register()
@@ -294,7 +288,7 @@ class Brake:
                 self._paused.remove(job)
                 self._ends[how] += 1
                 if how in ("owner", "time"):
-                    self._exempt.setdefault(job.resource, set()).update(held_jobs.keys(job.held))
+                    self._exempt.setdefault(job.resource, set()).update(watchdog.keys(job.held))
                 elif how == "room":
                     self._resumed[job.root] = job.state.repeats, t
                     for oldest in list(self._resumed)[:-_MAX_REMEMBERED]:
@@ -310,10 +304,10 @@ class Brake:
             return self._end(job, t, left)
         if t - job.checked_t >= CHECK_SECONDS:
             job.checked_t = t
-            still = pauser.is_paused(job.held)
+            still = paused_job.is_paused(job.held)
             # Not stopped yet is not resumed: a process stops only when it is next scheduled on a CPU.
             if still is None or (job.stood_still and not still):
-                held_jobs.resume(job.held)  # the user may have resumed only a part of it
+                watchdog.resume(job.held)  # the user may have resumed only a part of it
                 return "ended" if still is None else "owner"
             job.stood_still = still
         minutes, after_hold = self._settings.hold_minutes, self._settings.after_hold
@@ -322,19 +316,19 @@ class Brake:
             return self._end(job, t, left)
         how = "owner" if job.command == "resume" else step
         if how != "hold":
-            held_jobs.resume(job.held)
+            watchdog.resume(job.held)
             return how
         return ""
 
     def _end(self, job: PausedJob, t: float, left_bytes: int | None) -> Literal["", "stopped"]:
         """Send SIGTERM; send SIGKILL after the grace period, or at once if too little memory is left for it."""
-        if job.killed_t is not None and pauser.has_ended(job.held):
+        if job.killed_t is not None and paused_job.has_ended(job.held):
             return "stopped"
         if not policy.may_save(job.state, left_bytes) or (job.killed_t is not None and t >= job.killed_t):
-            pauser.kill(self._host, job.held, self._users)
+            paused_job.kill(self._host, job.held, self._users)
             job.killed_t = t  # again at each tick: it may have forked
         elif job.killed_t is None:
-            pauser.terminate(job.held)
+            paused_job.terminate(job.held)
             job.killed_t = t + policy.TERM_SECONDS
         return ""
 
@@ -347,12 +341,12 @@ class Brake:
     def _publish(self) -> None:
         # Immutable copies: other threads read them while the jobs change.
         self._readings = (
-            Reading(metrics.READY, int(self._watchdog.alive())),
-            Reading(metrics.HELD, len(self._paused)),
-            Reading(metrics.HELD_BYTES, sum(job.size_bytes for job in self._paused)),
-            Reading(metrics.PAUSES, self._pauses),
-            *(Reading(metrics.ENDS, count, (how,)) for how, count in self._ends.items()),
-            *(Reading(metrics.SPARED, count, (reason,)) for reason, count in self._spared_counts.items()),
-            *([] if self._pause_seconds is None else [Reading(metrics.PAUSE_SECONDS, round(self._pause_seconds, 3))]),
+            Reading(policy.READY, int(self._watchdog.alive())),
+            Reading(policy.HELD, len(self._paused)),
+            Reading(policy.HELD_BYTES, sum(job.size_bytes for job in self._paused)),
+            Reading(policy.PAUSES, self._pauses),
+            *(Reading(policy.ENDS, count, (how,)) for how, count in self._ends.items()),
+            *(Reading(policy.SPARED, count, (reason,)) for reason, count in self._spared_counts.items()),
+            *([] if self._pause_seconds is None else [Reading(policy.PAUSE_TIME, round(self._pause_seconds, 3))]),
         )
         self._document = tuple(job.document() for job in self._paused)

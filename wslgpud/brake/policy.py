@@ -1,4 +1,4 @@
-"""When a job is paused, how much headroom it needs to be resumed, and how long it may take to terminate. Pure.
+"""When a job is paused, how much headroom it needs to be resumed, and how long it may take to end; the metrics. Pure.
 
 Acting needs more certainty than warning. On 156 recordings (``python -m tests.bench.bench_brake``) a critical level
 precedes 72 of 75 exhaustions, with false alarms in 7 of the 20 recordings that come close and recover. The thresholds
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from wslgpud.metrics import counter, gauge
 from wslgpud.model import Forecast, Level
 from wslgpud.risk.levels import COUNTDOWNS
 from wslgpud.words import Message
@@ -129,3 +130,30 @@ def may_save(paused: PauseState, left_bytes: int | None) -> bool:
 def repeats(before: int, resumed_t: float, t: float) -> int:
     """Return the new ``repeats`` of a job, given the last and when it was last resumed automatically."""
     return before + 1 if t - resumed_t <= FORGIVEN_SECONDS else 0
+
+
+# all absent while the brake is off
+READY = gauge("brake_ready", "1 if the brake could pause a job now, 0 if it is on but cannot; absent if off.")
+HELD = gauge("brake_held_jobs", "Jobs currently paused by the brake.")
+HELD_BYTES = gauge("brake_held_bytes", "Memory of the paused jobs at the pause: RAM and swap, on a GPU VRAM.")
+PAUSES = counter("brake_pauses", "Jobs paused since the daemon started.")
+ENDS = counter(
+    "brake_ends",
+    "Pauses ended, by how: room (resumed when memory was free again), owner (resumed by a user), time (resumed after "
+    "hold_minutes), stopped (on request), ended (the job was killed by something else).",
+    "how",
+    stored=False,
+)
+SPARED = counter(
+    "brake_spared",
+    "Times that memory was about to run out but no job was paused, by reason: nobody (no program accounts for it), "
+    "several (no single job does), protected, user (not in brake.users), crowd (too many processes), unsure (the "
+    "process is only a guess), outside (more of it went to users not in brake.users, files in RAM or the kernel than "
+    "to the job that grows), refused (pausing failed).",
+    "reason",
+    stored=False,
+)
+PAUSE_TIME = gauge(
+    "brake_pause_seconds", "Time from the sample to the last process stopped, for the most recent pause.", stored=False
+)
+METRICS = (READY, HELD, HELD_BYTES, PAUSES, ENDS, SPARED, PAUSE_TIME)

@@ -17,9 +17,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from wslgpud import config as configuration
-from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts import dispatcher
 from wslgpud.alerts.incidents import Incident, grouped
-from wslgpud.alerts.messages import local_time, trial
+from wslgpud.alerts.manager import ControlFile
 from wslgpud.alerts.report import Report, report, summaries
 from wslgpud.alerts.rules import OTHERS, RULES, runbook
 from wslgpud.cli import common
@@ -45,7 +45,7 @@ from wslgpud.model import Level
 from wslgpud.series.incident_plot import IncidentMarks, foretold, marks, plot_incident
 from wslgpud.store import Reader
 from wslgpud.words import cause, current, t
-from wslgpud.words.moments import seconds, span
+from wslgpud.words.moments import local_time, seconds, span
 
 #: panels of a plot: the resource itself, RAM, the first cards
 _MAX_PANELS = 4
@@ -303,7 +303,6 @@ def try_channels(config: common.Config = None) -> None:
     Examples:
         wslgpud alerts test
     """
-    from wslgpud.alerts import dispatcher  # the channels only here
     from wslgpud.alerts.channels import DeliveryError
     from wslgpud.host import Host
 
@@ -318,7 +317,7 @@ def try_channels(config: common.Config = None) -> None:
             file=file,
             example='urls = ["ntfy://your-topic"]',
         )
-    message = trial(time.time(), "wslgpud alerts test")
+    message = dispatcher.trial(time.time(), "wslgpud alerts test")
     status = 0
     for channel in channels:
         try:

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from wslgpud import config as configuration
-from wslgpud.alerts.messages import local_time
 from wslgpud.brake.brake import RESOURCE_KINDS, allowed_users
-from wslgpud.brake.held_jobs import HeldJobsFile
 from wslgpud.brake.paused_job import Command
+from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
 from wslgpud.client import answering
 from wslgpud.config import config_files
 from wslgpud.words import current, t, template
-from wslgpud.words.moments import span
+from wslgpud.words.moments import local_time, span
 
 app = CommandGroup()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from rich.cells import chop_cells
 
 from wslgpud import training
-from wslgpud.active_runs.notes import MAX_PIDS, Note
+from wslgpud.active_runs import MAX_PIDS, Note
 from wslgpud.advise.guard import capacity, past_runs, summary, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay, opened_log, own_log

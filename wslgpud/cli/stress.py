@@ -18,7 +18,7 @@ from rich import progress as bars
 from rich.panel import Panel
 from rich.text import Text
 
-from wslgpud.active_runs.notes import phase
+from wslgpud.active_runs import phase
 from wslgpud.cli import common
 from wslgpud.cli.chart import print_curves
 from wslgpud.cli.commands import CommandGroup

@@ -8,17 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
 from wslgpud.risk.headroom import Room, gpu_used
+from wslgpud.risk.owners import SNAPSHOT_SECONDS, CardSuspects, Suspect, thin
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.suspects import CardSuspects, Suspect
 from wslgpud.words import Message, MessageLike, all_of, say, template
 
-MAX_SNAPSHOTS = 40
-NEWEST_KEPT = 10
-SNAPSHOT_SECONDS = 1.9
 MAX_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
 #: From this probability, a suspect is named as the probable culprit.
@@ -112,16 +109,6 @@ GROUP = template("{count} x {name}")
 SEVERAL = template("several: {parts}")
 #: Longest allowed shortest form of a name, in characters.
 SHORT_NAME = 20
-
-
-def thin(history: list[Any]) -> bool:
-    """Drop the most dispensable of too many rows (t, ...), whose neighbours are close for its age; was there one?"""
-    if len(history) <= MAX_SNAPSHOTS:
-        return False
-    now, old = history[-1][0], list(map(itemgetter(0), history[: 1 - NEWEST_KEPT]))
-    worths = [(after - before) / (now - t) for before, t, after in zip(old, old[1:], old[2:], strict=False)]
-    del history[1 + worths.index(min(worths))]
-    return True
 
 
 class Attribution:
@@ -225,7 +212,7 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
         before = held.get(key)
         held[key] = process.used_bytes if before is None else before + (process.used_bytes or 0)
     names = {pid: name for pid, name in held if pid}
-    for process in gpu.told:  # a program's report is better than none, but the driver's takes precedence
+    for process in gpu.self_reported:  # a program's report is better than none, but the driver's takes precedence
         key = (process.pid, names.get(process.pid, process.name))
         held[key] = process.used_bytes if held.get(key) is None else held[key]
     return held | {(_IN_WINDOWS, program.name): program.used_bytes for program in gpu.in_windows}

@@ -20,18 +20,24 @@ from wslgpud.risk.attribution import full_name
 from wslgpud.risk.headroom import Room, gpu_key
 from wslgpud.risk.owners import FREED, Holders, Owner
 
+#: Runs of a command: the lowest peak counts, and more would only lower it.
 KEPT_RUNS = 5
 #: Commands of one user, and of all: then the user with most of them loses the oldest.
 KEPT_COMMANDS = 50
 KEPT_ALTOGETHER = 200
+#: A month: what a program needs changes with its versions and data.
 KEPT_SECONDS = 30 * 24 * 3600.0
+#: Every other second, as the list of processes is read at most that often.
 LOOK_SECONDS = 1.9
 #: Share of a resource's capacity below which peaks are ignored.
 MIN_SHARE = 0.05
-#: A run that takes this many times as long to reach the others' peak is not comparable.
-LATE = 2.0
+#: A run that takes this many times as long, and a minute, to reach the others' peak is not comparable.
+LATE, LATE_SECONDS = 2.0, 60.0
 #: The distance to a peak that did no harm must be less than this share of the headroom.
 CALM_SHARE = 0.9
+#: Share of what was taken since its start that makes a command the one that grows; and how far beyond its highest peak
+#: it is still like its earlier runs, which differ by little with the same data.
+MUCH, SAME = 0.5, 1.02
 
 
 class ExpectedPeak(NamedTuple):
@@ -175,7 +181,7 @@ class CommandPeaks:
             killed = any(run.killed for run in runs[-1:])
             if key not in held or (len(runs) < 2 and not killed):
                 continue
-            if t - life.began > LATE * max(run.seconds for run in runs) + 60.0:
+            if t - life.began > LATE * max(run.seconds for run in runs) + LATE_SECONDS:
                 continue
             peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
             if peak > life.peaks[key]:
@@ -200,13 +206,13 @@ class CommandPeaks:
         found = {}
         for command in self._runs.keys() & self._lives.keys():
             held, before = self._held[command].get(room.key, 0), self._lives[command].room.get(room.key)
-            if before is None or held < 0.5 * (before - room.headroom) or held < MIN_SHARE * room.capacity:
+            if before is None or held < MUCH * (before - room.headroom) or held < MIN_SHARE * room.capacity:
                 continue
             runs = self._known(command, room.key)
             if not runs or runs[-1].killed:
                 continue
             highest = max(run.peaks[room.key] for run in runs)
-            if held <= 1.02 * highest and highest - held < CALM_SHARE * room.headroom:
+            if held <= SAME * highest and highest - held < CALM_SHARE * room.headroom:
                 found[command] = len(runs)
         return found
 

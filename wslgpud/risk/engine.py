@@ -12,8 +12,8 @@ from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
 from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts, probabilities
 from wslgpud.risk.owners import Holders
+from wslgpud.risk.scarcity import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.stalls import Pressure, PressureMeter
 from wslgpud.risk.tracker import CAPACITY_TOLERANCE, RATE_SECONDS, Circumstances, ResourceState, Tracker
 
 MAX_RESOURCES = 256

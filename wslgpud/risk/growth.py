@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
+# Numbers without a source of their own are tuned on the recordings (README.md): so that every exhaustion in them is
+# warned of, and as few others as possible.
 MAX_PEAKS = 24
 #: A jump is at least this many times the rise in the blocks before it: in a ramp, blocks rise equally.
 FLAT = 3.0
@@ -28,6 +30,10 @@ FALLEN = 0.5
 REMEMBERED = 64
 #: Fall below a jump's top that shows that the jump is over.
 AFTER = 0.1
+#: A rise that leads above the last top by less than this part of itself is back at its height.
+ABOVE = 0.5
+#: Part of a jump by which the third sample in a row must rise to show that it was the start of a ramp.
+RAMP = 0.3
 
 
 class Shift(NamedTuple):
@@ -51,7 +57,7 @@ class Jumps:
         self._block_from = self._anchor = self._crest = self._resumed_above = 0.0
         self._height = self._lifted = self._tallest = 0.0
         self._rises = (0.0, 0.0)
-        self._blocks_since, self._crest_age = 9, REMEMBERED
+        self._blocks_since = self._crest_age = REMEMBERED
         self._falling = False
 
     def update(self, used: float, *, new_block: bool) -> Shift:
@@ -82,7 +88,7 @@ class Jumps:
             self._resumed_above += rise
             return Shift(rise)  # the sample was taken in the middle of the jump
         if rise >= self._least and rise >= FLAT * max(self._rises):
-            if self._crest_age < REMEMBERED and used - self._crest < 0.5 * rise:
+            if self._crest_age < REMEMBERED and used - self._crest < ABOVE * rise:
                 self._crest_age = 0
                 return NONE  # back at its previous height: the next tooth of a sawtooth
             began_before = self._rises[1] > FLAT * self._rises[0]
@@ -90,7 +96,7 @@ class Jumps:
             self._blocks_since = 0
             self._resumed_above = used + RESUMED
             return Shift(self._height, fresh=True, began_before=began_before)
-        if self._blocks_since == 2 and rise >= 0.3 * self._height > 0.0:
+        if self._blocks_since == 2 and rise >= RAMP * self._height > 0.0:
             height, self._height, self._resumed_above = self._height, 0.0, 0.0
             return Shift(-height)  # a third in a row: it was the start of a ramp
         return self._given_back(used)
@@ -117,15 +123,30 @@ class Jumps:
         return True
 
 
-BLOCKS = 8
-SCALES = 14
+#: Blocks of a scale: fewer show no steadiness, more see an end too late. And scales, up to eight hours.
+BLOCKS, SCALES = 8, 14
 #: Samples closer than this share a block, so that ten per second look like two.
 BASE_SECONDS = 0.45
+#: Rises that make a growth: fewer may be single allocations.
 MIN_RISES = 4
 #: Above this share one rise fewer is enough: there is no room to wait for another.
 NEARLY_FULL = 0.88
 #: Rise (share of the capacity) that shows that a growth is alive.
 ADVANCE = 0.004
+#: Its last three blocks must rise by at least this part of what three do on average.
+ALIVE = 0.5
+#: Part of the whole gain from which a block's rise counts.
+RISE = 0.05
+#: Part of the gain that must come from others than the largest rise for a growth to be fully steady.
+EVEN = 0.6
+#: Part of a scale's time without growth after which that had ended before a jump.
+ENDED = 0.15
+#: A scale survives a gap in time if it is this many times as long.
+SURVIVES = 2.0
+#: Peaks of which the usual distance is taken.
+PERIOD_PEAKS = 6
+#: Part of the way from a peak to the end within which growth beyond it is still like the peak.
+NEARBY = 0.15
 
 
 class Growth(NamedTuple):
@@ -158,10 +179,9 @@ class Scale:
         gain, window = now - reference, t - since
         if gain <= noise:
             return None
-        # The last three of n + 1 blocks must rise by at least half of the average of three.
-        if (now - maxima[-3]) * (n + 1) < 1.5 * gain:
+        if (now - maxima[-3]) * (n + 1) < 3.0 * ALIVE * gain:
             return None
-        steadiness = self._steadiness(now, 0.05 * gain)
+        steadiness = self._steadiness(now, RISE * gain)
         if steadiness <= 0.0:
             return None
         pace = (now - maxima[-2]) * (n + 1) / (2.0 * gain)
@@ -179,7 +199,7 @@ class Scale:
                 largest = max(largest, rise)
         if rises < MIN_RISES - (now > NEARLY_FULL):
             return 0.0
-        return min(1.0, (1.0 - largest / total) / 0.6)
+        return min(1.0, (1.0 - largest / total) / EVEN)
 
     def raise_by(self, shift: float) -> None:
         """Move the past up (or down)."""
@@ -265,13 +285,13 @@ class Envelope:
     def _settle(self, t: float) -> None:
         """Forget growth that had ended before a jump: the jump has another cause."""
         for scale in self._scales:
-            if scale.maxima and t - self._mark_t > 0.15 * (t - scale.ends[0]):
+            if scale.maxima and t - self._mark_t > ENDED * (t - scale.ends[0]):
                 scale.flatten()
 
     def skip(self, seconds: float) -> None:
         """Clear the scales that are shorter than a gap in time: their past is unknown."""
         for scale in self._scales:
-            if scale.maxima and scale.ends[-1] - scale.ends[0] < 2.0 * seconds:
+            if scale.maxima and scale.ends[-1] - scale.ends[0] < SURVIVES * seconds:
                 scale.maxima.clear()
                 scale.ends.clear()
                 scale.parts = 0
@@ -355,7 +375,7 @@ class Peaks:
     @property
     def period_seconds(self) -> float:
         """The usual time from peak to peak; 0 while fewer than two are known."""
-        gaps = sorted(b - a for (a, _), (b, _) in pairwise([*self._peaks][-6:]))
+        gaps = sorted(b - a for (a, _), (b, _) in pairwise([*self._peaks][-PERIOD_PEAKS:]))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def doubt(self, height: float, since: float, others: float = 0.0) -> float:
@@ -368,8 +388,8 @@ class Peaks:
         if peaks and peaks[-1][0] >= since:
             peaks.pop()
         total = 0.0  # a loop: since Python 3.12 sum() rounds differently
-        for _, own in peaks:  # from 1 at the peak itself down to 0 at 15 % of the way from there to the end
+        for _, own in peaks:  # from 1 at the peak itself down to 0 beyond ``NEARBY``
             peak = own + others
             if peak <= 1.0:
-                total += max(0.0, 1.0 - max(0.0, height - peak) / (0.15 * (1.0 - peak) + 1e-9))
+                total += max(0.0, 1.0 - max(0.0, height - peak) / (NEARBY * (1.0 - peak) + 1e-9))
         return total

@@ -13,14 +13,30 @@ from typing import NamedTuple
 
 from wslgpud.risk.levels import Danger
 
-MAX_STEPS = 8
-MIN_STEPS = 4
+# Numbers without a source of their own are tuned on the recordings (README.md).
+#: Steps remembered, and how many make a staircase: three alike come by chance.
+MAX_STEPS, MIN_STEPS = 8, 4
+#: Parts of the smallest step: a block that rises by the first is part of one, a fall by the second ends the staircase.
+RISING, FALLING = 0.5, 1.5
+#: Blocks without a rise that make a plateau: one may be a pause within a step.
+PLATEAU_BLOCKS = 2
+#: Least ratio of a step to the one before (the largest is ``MAX_GROWTH``); and by how much the next one is expected to
+#: grow at most: batches and buffers double.
+MIN_RATIO, MAX_RATIO = 0.6, 2.5
 #: A step this many times as high as the one before is no step of this staircase: batches double.
 MAX_GROWTH = 3.5
 #: Largest ratio of the longest to the shortest wait between regular steps.
 PUNCTUAL = 2.2
 #: The same with waits in proportion to the steps' sizes, where they come later and later: a starting training's do not.
 IN_PROPORTION = 1.5
+#: The next step is due from the first part of the mean wait on, until the second of the longest.
+DUE, LATE_WAITS = 0.2, 3.0
+#: Part of what the steps gained that may come on the plateaus: more is growth, which has its own rule.
+MAX_CREEP = 0.3
+#: Steps ahead that are counted: so many are too far away to matter.
+MAX_AHEAD = 50.0
+#: An alarm waits for this many times the time of the steps so far.
+PATIENCE = 2.5
 #: Smallest rise in a stack: large allocations, one on top of another, at any time.
 STACKED = 0.04
 #: A stack counts when less than this is left.
@@ -69,16 +85,16 @@ class StepLedger:
         if last is None:
             return
         rise = used - last
-        if rise <= -1.5 * self._least:
+        if rise <= -FALLING * self._least:
             self._steps.clear()
             self._run_from = None
-        elif rise >= 0.5 * self._least:
+        elif rise >= RISING * self._least:
             if self._run_from is None:
                 self._run_from, self._run_t = last, before
             self._flat, self._run_end = 0, t
         elif self._run_from is not None:
             self._flat += 1
-            if self._flat < 2:
+            if self._flat < PLATEAU_BLOCKS:
                 return
             size = last - self._run_from
             if size >= self._least:
@@ -103,7 +119,7 @@ class StepLedger:
             awaited.eta,
             awaited.wait,
             early_seconds=max(awaited.eta, awaited.wait),
-            still_seconds=2.5 * awaited.steps * awaited.wait,
+            still_seconds=PATIENCE * awaited.steps * awaited.wait,
             next_step=awaited.size,
             last_step=self._steps[-1].size,
             alike=all(ALIKE * awaited.size <= step.size <= awaited.size / ALIKE for step in [*self._steps][-2:]),
@@ -117,12 +133,12 @@ class StepLedger:
         interval = (steps[-1].began - steps[-4].began) / 3.0
         ratio = 1.0
         if sizes[-1] > sizes[-2] > sizes[-3]:
-            ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
+            ratio = min(MAX_RATIO, (sizes[-1] / sizes[-3]) ** 0.5)
         if not self._punctual():  # a buffer that doubles takes as long again to fill
             interval = ratio * (steps[-1].began - steps[-2].began)
         size = following = sizes[-1] * ratio
         left, count = headroom, 0.0
-        while left > size and count < 50.0:
+        while left > size and count < MAX_AHEAD:
             left -= size
             count += 1.0
             size *= ratio
@@ -143,7 +159,7 @@ class StepLedger:
         waits = [b.began - a.began for a, b in pairwise(last)]
         still, on_top = t - last[-1].ended, 1.0 - headroom - last[-1].height
         few = headroom >= STACK_HEADROOM or sizes[0] < STACKED
-        if few or following <= headroom or on_top >= STACKED or still > 3.0 * max(waits):
+        if few or following <= headroom or on_top >= STACKED or still > LATE_WAITS * max(waits):
             return None
         wait = sum(waits) / len(waits)
         return _Next(STACK_BELIEF, max(0.0, wait - still), wait, len(self._steps), following, last[0].began)
@@ -165,11 +181,11 @@ class StepLedger:
             gaps = [gap * sizes[-1] / size for gap, size in zip(gaps, sizes[1:], strict=True)]
         shortest, longest = min(gaps[-3:]), max(gaps[-3:])
         still = t - steps[-1].ended
-        due = 0.2 * sum(gaps[-3:]) / 3.0 <= still <= 3.0 * longest
-        alike = 0.6 <= sizes[-1] / sizes[-2] <= MAX_GROWTH
+        due = DUE * sum(gaps[-3:]) / 3.0 <= still <= LATE_WAITS * longest
+        alike = MIN_RATIO <= sizes[-1] / sizes[-2] <= MAX_GROWTH
         creep = steps[-1].height - steps[0].height - sum(sizes[1:])
         spread = PUNCTUAL if punctual else IN_PROPORTION
-        if longest > spread * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):
+        if longest > spread * shortest or not due or not alike or creep > MAX_CREEP * sum(sizes[1:]):
             return 0
-        alike_before = takewhile(lambda gap: shortest / 2.2 <= gap <= longest * 2.2, reversed(gaps[:-3]))
+        alike_before = takewhile(lambda gap: shortest / PUNCTUAL <= gap <= longest * PUNCTUAL, reversed(gaps[:-3]))
         return 3 + len([*alike_before])

@@ -127,7 +127,7 @@ def _known(records: Iterable[T | None]) -> tuple[T, ...]:
 #: parts of an observation that are one record each
 _SINGLE = {"ram": model.RamState, "swap": model.SwapState, "vm": model.VmState, "windows": model.RamState}
 #: lists of programs in a card's record -> in its row
-_USERS = {"processes": "procs", "told": "told", "in_windows": "windows_procs"}
+_USERS = {"processes": "procs", "self_reported": "told", "in_windows": "windows_procs"}
 
 
 def _gpu(row: Row, position: int) -> model.GpuSample | None:

@@ -9,14 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from wslgpud.model import Level
 from wslgpud.risk.attribution import NOBODY, Grower
-from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope, Peaks
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, level_for, undoubted
 from wslgpud.risk.owners import OwnedPeaks, Owner
+from wslgpud.risk.scarcity import Full, Fullness, Pressure
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.staircases import LEDGER_SCALES, StepLedger
-from wslgpud.risk.stalls import Pressure
 
 RATE_SECONDS = 60.0
 #: A countdown that is shown follows the estimate within this time, or this share of the time left.

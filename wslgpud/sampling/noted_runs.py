@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from wslgpud.active_runs.notes import Noted
+from wslgpud.active_runs import Noted
 from wslgpud.model import Expected, Forecast, GpuProcess, GpuSample, Number, ProcessSample, Reading, Sample, Snapshot
 from wslgpud.risk import training_metrics as metrics
 from wslgpud.risk.training_metrics import StepBlock, step_growth
@@ -110,7 +110,7 @@ def claimed(notes: Iterable[Noted], gpus: tuple[GpuSample, ...]) -> tuple[GpuSam
             if (uuid := cards.get(memory["name"])) and "reserved" in memory:
                 program = GpuProcess(note.who.pid, str(note.document["what"]), memory["reserved"])
                 programs.setdefault(uuid, []).append(program)
-    return tuple(replace(gpu, told=tuple(programs[gpu.uuid])) if gpu.uuid in programs else gpu for gpu in gpus)
+    return tuple(replace(gpu, self_reported=tuple(programs[gpu.uuid])) if gpu.uuid in programs else gpu for gpu in gpus)
 
 
 def _of(

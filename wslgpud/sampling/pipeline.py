@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs.announced import AnnouncedRuns
-from wslgpud.active_runs.cards_under_test import CardsUnderTest
-from wslgpud.active_runs.notes import Noted
+from wslgpud.active_runs import AnnouncedRuns, CardsUnderTest, Noted
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import EMPTY, Event, Forecast, Level, Observation, Sample, Snapshot, SourceReport, Transition
@@ -121,7 +119,7 @@ class SamplingPipeline:
         self._settings = config.sampling
         self._last_full_mono = -math.inf
         #: events that others add to the next tick
-        self.told: list[Event] = []
+        self.own_events: list[Event] = []
         self._full_scene = Scene({}, frozenset())
         #: whether the next tick may read less
         self._calm = False
@@ -195,8 +193,8 @@ class SamplingPipeline:
         readings = tuple(risk_metrics.readings(assessment.forecasts))
         for failure in assessment.failures:  # no run has reported them
             text = TEMPLATES["exhausted"]["ended" if failure.program else "freed"]
-            self.told.append(Event("vram_exhausted", clock.wall(), text, failure._asdict()))
-        events, self.told = tuple(self.told), []
+            self.own_events.append(Event("vram_exhausted", clock.wall(), text, failure._asdict()))
+        events, self.own_events = tuple(self.own_events), []
         for event in events:
             log.info("%s", event.message)
         return assessment, SourceReport(

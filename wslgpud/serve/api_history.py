@@ -10,7 +10,6 @@ from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.look_back import by_process
-from wslgpud.alerts.messages import iso
 from wslgpud.alerts.report import report, summaries
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Level, Number, StressResult
@@ -20,6 +19,7 @@ from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import translator
+from wslgpud.words.moments import iso
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries per answer: default and maximum

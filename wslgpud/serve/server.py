@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import config
-from wslgpud.active_runs.announced import AnnouncedRuns, TooManyRuns
-from wslgpud.active_runs.notes import MAX_BYTES
-from wslgpud.alerts.control import ControlFile, Silence
+from wslgpud.active_runs import MAX_BYTES, AnnouncedRuns, TooManyRuns
+from wslgpud.alerts.manager import ControlFile, Silence
 from wslgpud.client import SOCKET
 from wslgpud.config import ConfigError
 from wslgpud.host import Clock

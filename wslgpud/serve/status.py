@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from wslgpud import __version__
-from wslgpud.active_runs.notes import headline as running_headline
+from wslgpud.active_runs import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
-from wslgpud.alerts.messages import forecast_facts, iso, lost, row_facts, text_now
+from wslgpud.alerts.messages import forecast_facts, lost, row_facts, text_now
 from wslgpud.model import (
     MEMORY,
     Forecast,
@@ -29,6 +29,7 @@ from wslgpud.sources.gpu import ERRORS, MIG, explain_unread
 from wslgpud.stress import comparison
 from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Message, Translator, say, says, to_json
+from wslgpud.words.moments import iso
 
 #: Windows' metrics of itself and its GPUs, by key in the document
 _WINDOWS = {
@@ -169,7 +170,9 @@ def _card(gpu: GpuSample, snapshot: Snapshot, in_windows: Sequence[GpuProcess]) 
     ``unread`` says why its memory is not known, ``vram_by_process`` whether who fills it is measured or suspected;
     ``windows`` are Windows' programs on it in words.
     """
-    card: dict[str, Any] = {name: value for name, value in asdict(gpu).items() if name not in ("told", "in_windows")}
+    card: dict[str, Any] = {
+        name: value for name, value in asdict(gpu).items() if name not in ("self_reported", "in_windows")
+    }
     if in_windows:
         card["in_windows"] = [_picked(one, "name used_bytes") for one in in_windows]
         card["windows"] = say("Windows: {programs}", programs=windows_programs(in_windows))

@@ -8,15 +8,46 @@ program has not loaded.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wslgpud.training import frameworks
 from wslgpud.training.companion import Companion, watch
 
-__all__ = ["Companion", "environment", "watch"]
+__all__ = ["Companion", "SaveOnSignal", "environment", "watch"]
 
 _INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside")
+
+
+class SaveOnSignal:
+    """For programs that only want to notice the daemon's request to save a checkpoint, a signal. Copy it or import it.
+
+        asked = SaveOnSignal()                      # before the loop, in the main thread
+        for step, batch in enumerate(batches):
+            train(batch)
+            if asked():                             # between two steps: nothing is half done
+                torch.save({"step": step, "model": model.state_dict(),
+                            "optimizer": optimizer.state_dict()}, "checkpoint.pt")
+
+    It counts requests; calling it tells whether one has come since the last call. Worker processes of a data loader
+    inherit the handler and may be asked, too; they do nothing.
+    """
+
+    def __init__(self, number: int = signal.SIGUSR1) -> None:
+        """Catch the signal from now on; ValueError: this is not the main thread."""
+        self._pending = False
+        signal.signal(number, self._note)
+
+    def _note(self, *_: object) -> None:
+        self._pending = True
+
+    def __call__(self) -> bool:
+        """Return True once for the requests since the last call."""
+        if not self._pending:  # one that comes from here on is kept for the next call
+            return False
+        self._pending = False
+        return True
 
 
 def environment(environ: Mapping[str, str], actions: Iterable[str] = ()) -> dict[str, str]:

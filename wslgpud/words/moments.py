@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, time, timedelta
+from datetime import datetime, time, timedelta, timezone
+from time import tzset
 from typing import Final
 
 from wslgpud.words import MessageError
@@ -83,3 +84,14 @@ def _time(text: str) -> time:
         raise ValueError(text)
     hour, minute, second = (int(part or 0) for part in match.groups())
     return time(hour, minute, second)
+
+
+def iso(wall: float | None) -> str | None:
+    """Return a moment for programs, in UTC; None where unknown."""
+    return None if wall is None else datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def local_time(at: str) -> str:
+    """Return a moment in this machine's local time; empty where unknown."""
+    tzset()  # the zone may have changed since our start
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.advise.guard.test_guard import GUARD
 from tests.support.daemons import eventually
 from tests.support.elsewhere import hearing
-from wslgpud.active_runs.announced import AnnouncedRuns
+from wslgpud.active_runs import AnnouncedRuns
 from wslgpud.advise.guard import capacity, past_runs
 from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.usage import TreeMemory, most_bytes

@@ -16,7 +16,7 @@ from wslgpud.advise.doctor.checks_wsl import KEEPS_RUNNING
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.programs import ToastChannel
-from wslgpud.alerts.messages import trial
+from wslgpud.alerts.dispatcher import trial
 from wslgpud.host import NoData, RecordedHost, SourceError, output
 from wslgpud.probes import dxg, interop
 from wslgpud.probes.supervisor import clean_environment, python_command

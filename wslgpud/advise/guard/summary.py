@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 
-from wslgpud.active_runs.notes import waiting
+from wslgpud.active_runs import waiting
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, VramWatch
 from wslgpud.words import Message, MessageLike, say, says

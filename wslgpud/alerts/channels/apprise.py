@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wslgpud import optional_packages
-from wslgpud.alerts.channels import Channel, DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError, body
 from wslgpud.alerts.channels import apprise_worker as worker
-from wslgpud.alerts.messages import body
 from wslgpud.config import ConfigError
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command

@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud.alerts.channels import Channel, DeliveryError
-from wslgpud.alerts.messages import body
+from wslgpud.alerts.channels import Channel, DeliveryError, body
 from wslgpud.host import Host, unprotected
 from wslgpud.probes import interop
 from wslgpud.security import run_as

@@ -12,10 +12,9 @@ import pytest
 
 from tests.brake.real_jobs import FORKING, IDLE, US, below, job_of, python, running, states
 from tests.support.daemons import eventually
-from wslgpud.brake import held_jobs, pauser
-from wslgpud.brake.held_jobs import HeldJob
-from wslgpud.brake.process_scan import rescan, scan
-from wslgpud.brake.process_tree import ProcessTree
+from wslgpud.brake import paused_job, watchdog
+from wslgpud.brake.process_tree import ProcessTree, rescan, scan
+from wslgpud.brake.watchdog import HeldJob
 from wslgpud.host import Host
 from wslgpud.security.exact_signals import ExactProcess, send, state_of
 
@@ -50,8 +49,8 @@ def programs_of(shell: int) -> list[ExactProcess]:
     return eventually(started, "its children")
 
 
-def hold(*pids: int, note: pauser.Register = lambda _: "") -> HeldJob:
-    held, problem = pauser.pause(HOST, *job_of(*pids), {US}, note)
+def hold(*pids: int, note: paused_job.Register = lambda _: "") -> HeldJob:
+    held, problem = paused_job.pause(HOST, *job_of(*pids), {US}, note)
     assert problem == ""
     return held
 
@@ -62,11 +61,11 @@ def test_a_constantly_forking_job_is_fully_stopped_and_resumed() -> None:
         held = hold(forking.pid, note=lambda grip: noted.append(grip) or "")  # type: ignore[func-returns-value]
         eventually(lambda: states(forking.pid) == {"T"}, "the stop of all processes")
 
-        assert pauser.is_paused(held)
+        assert paused_job.is_paused(held)
         assert noted[-1] == held
         assert {one.pid for one in below(forking.pid)} <= {one.pid for one in held}
 
-        held_jobs.resume(held)
+        watchdog.resume(held)
         eventually(lambda: states(forking.pid) & {"S", "R"} and "T" not in states(forking.pid), "the resumption")
 
 
@@ -82,7 +81,7 @@ def test_a_shell_that_has_called_exec_meanwhile_is_stopped_too() -> None:
         job.stdin.write("\n")
         job.stdin.flush()
         eventually(lambda: "python" in Path(f"/proc/{shell.pid}/exe").readlink().name, "the exec")
-        held, problem = pauser.pause(HOST, found, seen, {US}, lambda _: "")
+        held, problem = paused_job.pause(HOST, found, seen, {US}, lambda _: "")
 
         assert (problem, {one.pid for one in held}) == ("", {job.pid, shell.pid})
 
@@ -131,7 +130,7 @@ def test_resuming_a_job_does_not_wake_what_the_user_stopped() -> None:
         os.kill(child.pid, signal.SIGSTOP)
         eventually(lambda: state_of(child) == "T", "the stop by the user")
         held = hold(job.pid)
-        held_jobs.resume(held)
+        watchdog.resume(held)
         eventually(lambda: state_of(below(job.pid)[0]) in "SR", "the resumption")
 
         assert state_of(child) == "T"
@@ -142,15 +141,15 @@ def test_a_reused_pid_is_never_signalled() -> None:
         earlier = below(stranger.pid)[0]._replace(start_ticks=1)
 
         assert send(earlier, signal.SIGSTOP) == "its pid belongs to another process now"
-        assert held_jobs.stop((earlier,)) == {earlier: "its pid belongs to another process now"}
-        assert held_jobs.resume((earlier,)) == 0
+        assert watchdog.stop((earlier,)) == {earlier: "its pid belongs to another process now"}
+        assert watchdog.resume((earlier,)) == 0
         assert state_of(earlier) == ""
         assert states(stranger.pid) <= {"S", "R"}
 
 
 def test_no_process_is_stopped_before_it_is_registered() -> None:
     with running(*python(IDLE)) as job:
-        held, problem = pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "the disk is full")
+        held, problem = paused_job.pause(HOST, *job_of(job.pid), {US}, lambda _: "the disk is full")
 
         assert (held, problem) == ((), "the disk is full")
         assert states(job.pid) <= {"S", "R"}
@@ -164,7 +163,7 @@ def test_a_job_that_cannot_be_registered_completely_is_resumed() -> None:
             calls.append(held)
             return "the disk is full" if len(calls) > 1 else ""
 
-        held, problem = pauser.pause(HOST, *job_of(forking.pid), {US}, only_once)
+        held, problem = paused_job.pause(HOST, *job_of(forking.pid), {US}, only_once)
         if problem:  # it may have had no child at that moment
             assert held == ()
             eventually(lambda: "T" not in states(forking.pid), "the resumption")
@@ -175,37 +174,37 @@ def test_a_manual_sigcont_is_detected() -> None:
         held = hold(job.pid)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
         os.kill(job.pid, signal.SIGCONT)
-        eventually(lambda: pauser.is_paused(held) is False, "the resumption")
+        eventually(lambda: paused_job.is_paused(held) is False, "the resumption")
         job.kill()
         job.wait()
 
-        assert pauser.is_paused(held) is None
+        assert paused_job.is_paused(held) is None
 
 
 def test_a_terminated_job_may_save_first() -> None:
     with running(*python(SAVES)) as job:
         held = hold(job.pid)
-        pauser.terminate(held)
+        paused_job.terminate(held)
 
         assert job.stdout.readline() == "saved\n"
         job.wait()
-        assert pauser.has_ended(held)
+        assert paused_job.has_ended(held)
 
 
 def test_a_job_that_ignores_sigterm_is_killed() -> None:
     with running(*python(DEAF)) as job:
         held = hold(job.pid)
-        pauser.terminate(held)
-        assert not pauser.has_ended(held)
-        pauser.kill(HOST, held, {US})
+        paused_job.terminate(held)
+        assert not paused_job.has_ended(held)
+        paused_job.kill(HOST, held, {US})
 
         assert job.wait() == -signal.SIGKILL
 
 
 def test_a_job_that_cannot_be_fully_stopped_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_jobs, "stop", lambda processes: dict.fromkeys(processes, "not permitted"))
+    monkeypatch.setattr(watchdog, "stop", lambda processes: dict.fromkeys(processes, "not permitted"))
     with running(*python(IDLE)) as job:
-        assert pauser.pause(HOST, *job_of(job.pid), {US}, lambda _: "") == ((), "not permitted")
+        assert paused_job.pause(HOST, *job_of(job.pid), {US}, lambda _: "") == ((), "not permitted")
         assert states(job.pid) <= {"S", "R"}
 
 
@@ -218,7 +217,7 @@ def test_a_scan_finds_this_process_with_its_user_and_memory() -> None:
 
 
 def test_the_identity_of_a_scanned_process_can_be_signalled() -> None:
-    (one, *_) = pauser.exact_processes([ProcessTree(scan(HOST).processes, {}).by_pid[os.getpid()]])
+    (one, *_) = paused_job.exact_processes([ProcessTree(scan(HOST).processes, {}).by_pid[os.getpid()]])
 
     assert isinstance(one, ExactProcess)
     assert state_of(one) == "R"

@@ -1,4 +1,7 @@
-"""What a run announces of itself to the daemon, what of that is fit to be used, and what is said of it.
+"""Active stress runs, guarded commands and trainings: what they announce of themselves over the control socket.
+
+The kernel says whose connection it is; nothing else that a program says of itself is believed, and nothing it says of
+others. A run lasts as long as its connection and its process: a fork may keep the connection open.
 
 ``peaks`` is the memory that a guarded command needed before and ``used`` what it holds now, in bytes by resource ("ram"
 or a card's UUID), so that the daemon can warn before it takes the rest; ``pids`` are its processes, largest first.
@@ -6,14 +9,17 @@ or a card's UUID), so that the daemon can warn before it takes the rest; ``pids`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from wslgpud.config import SYSTEM_STATE
+from wslgpud.config import SYSTEM_STATE, Stress
 from wslgpud.host import Host
+from wslgpud.model import Observation
 from wslgpud.security import redaction, shapes
-from wslgpud.sources.procfs import Identity
+from wslgpud.sources.procfs import Identity, Peer, Trust, identity, trust
 from wslgpud.words import TEMPLATES, Message, MessageLike, say, says
 
 if TYPE_CHECKING:
@@ -177,3 +183,114 @@ def _of_training(document: Mapping[str, Any]) -> Iterator[MessageLike]:
 def waiting(compilers: int) -> Message:
     """Return the message about compilers that wait for memory."""
     return says("{count} compiler waits", "{count} compilers wait", count=compilers)
+
+
+#: More than anybody runs at once; the daemon goes through them at every tick. Trusted users do not count in the total.
+MAX_RUNS, MAX_RUNS_A_USER = 32, 16
+
+
+class TooManyRuns(Exception):
+    """A user, or all of them, announce more runs than are followed."""
+
+
+class AnnouncedRuns:
+    """The runs of a daemon. ``announce`` is called by the server's thread, ``read`` at every tick."""
+
+    def __init__(self, host: Host, trusted: Trust | None = None) -> None:
+        self._host = host
+        self.trust = trusted or trust()
+        self._runs: dict[Peer, Noted] = {}
+        self._lock = threading.Lock()
+        #: by pid, the level and the seconds left of a training that a warning is about
+        self.warned: Mapping[int, tuple[str, float | None]] = {}
+
+    def announce(self, peer: Peer, document: dict[str, Any]) -> dict[str, Any]:
+        """Take what a process says of its run; return what it must know.
+
+        Raises ValueError: malformed, or of no process that lives and has one user; TooManyRuns.
+        """
+        run = checked(document)
+        with self._lock:
+            self._runs = {one: known for one, known in self._runs.items() if not one.gone}
+            before = self._runs.get(peer)
+            who = before.who if before else identity(self._host, peer.pid)
+            if who is None or who.uids != {peer.uid}:
+                raise ValueError("not a process that lives and has one user")
+            if before is None and self._is_full(peer.uid, trusted=self.trust.covers(who)):
+                raise TooManyRuns
+            self._runs[peer] = Noted(who, {**run, "pid": who.pid})
+        return {"warned": self.warned.get(peer.pid)}
+
+    def _is_full(self, uid: int, *, trusted: bool) -> bool:
+        own = sum(peer.uid == uid for peer in self._runs)
+        strange = sum(not self.trust.covers(run.who) for run in self._runs.values())
+        return own >= MAX_RUNS_A_USER or (not trusted and strange >= MAX_RUNS)
+
+    def read(self) -> list[Noted]:
+        """Return the active runs, oldest first."""
+        with self._lock:
+            runs = list(self._runs.items())
+        live = (run for peer, run in runs if not peer.gone and self._lives(run))
+        return sorted(live, key=lambda run: float(run.document["began_mono"]))
+
+    def _lives(self, run: Noted) -> bool:
+        now = identity(self._host, run.who.pid)
+        return now is not None and now.alive and (now.start_ticks, now.uids) == (run.who.start_ticks, run.who.uids)
+
+
+#: After the worker's end, NVML may show its memory in use for a while; see ``stress_run.py``.
+GIVING_BACK_SECONDS = 7.0
+
+
+@dataclass
+class _Test:
+    """The worker of a run, by pid and start, and when it was first and last seen."""
+
+    worker: tuple[int, int]
+    since_mono: float
+    last_mono: float
+
+
+class CardsUnderTest:
+    """Cards under test by one of our runs, which fills them completely, so that warnings are suppressed.
+
+    No one else can suppress a daemon's warnings. The kernel says whose run it is, and that the worker which it names is
+    its living child; this daemon's own configuration and clock limit the time of a test. Not thread-safe.
+    """
+
+    def __init__(self, host: Host, settings: Stress, trusted: Trust) -> None:
+        self._host, self._trust = host, trusted
+        self._limit_seconds = settings.deadline_seconds + settings.soak_seconds
+        #: keyed by run (pid and start) and card
+        self._tests: dict[tuple[int, int, int], _Test] = {}
+
+    def untested(self, observation: Observation, runs: Iterable[Noted]) -> Observation:
+        """Return an observation without the cards under test."""
+        tested = self.look(runs)
+        gpus = tuple(card for card in observation.gpus if card.index not in tested)
+        return replace(observation, gpus=gpus) if tested else observation
+
+    def look(self, runs: Iterable[Noted]) -> set[int]:
+        """Return the cards under a trusted user's test within its time limit."""
+        now, before, tested = self._host.clock.mono(), self._tests, set[int]()
+        self._tests = {}
+        for run in runs:
+            card = run.document.get("gpu")
+            if run.document["kind"] != "stress" or card is None or not self._trust.covers(run.who):
+                continue
+            key = (run.who.pid, run.who.start_ticks, card)
+            if (test := self._followed(before.get(key), run, now)) is None:
+                continue
+            self._tests[key] = test
+            fresh = now - test.last_mono <= GIVING_BACK_SECONDS
+            if fresh and now - test.since_mono <= self._limit_seconds:
+                tested.add(card)
+        return tested
+
+    def _followed(self, before: _Test | None, run: Noted, now: float) -> _Test | None:
+        worker = identity(self._host, run.document.get("worker_pid", 0))
+        if worker is None or not worker.alive or worker.parent != run.who.pid:
+            return before
+        key = worker.pid, worker.start_ticks
+        since = before.since_mono if before is not None and before.worker == key else now
+        return _Test(key, since, now)

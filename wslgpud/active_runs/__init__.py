@@ -1,1 +1,0 @@
-"""Active stress runs, guarded commands and trainings, known by what they announce over the control socket."""
