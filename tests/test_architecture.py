@@ -115,8 +115,7 @@ def test_a_name_of_a_module_or_a_class_stands_for_one_thing() -> None:
     """A command's module is named like the command; elsewhere a second module of that name would be another thing."""
     modules, classes = Counter[str](), Counter[str]()
     for path in PACKAGE.rglob("*.py"):
-        # Each archive for a foreign Python begins with its main.
-        modules[path.stem] += path.stem not in {"__init__", "main"} and room_of(path) != "cli"
+        modules[path.stem] += path.stem != "__init__" and room_of(path) != "cli"
         classes.update(node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
     assert [name for name, number in (modules + classes).items() if number > 1] == []
 

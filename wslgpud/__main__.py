@@ -15,14 +15,17 @@ def main() -> None:
     """Run the command line, or the daemon that ``wslgpud run`` has turned into."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     package = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes longer than all else until the daemon's start
-    if os.geteuid() == 0 and os.stat(package).st_uid != 0:  # noqa: PTH116
-        # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root.
+    if os.geteuid() == 0 and (owner := os.stat(package)).st_uid != 0:  # noqa: PTH116
+        # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root. What has been
+        # compiled so far is handed over with its folder, unless that is a link by now.
         sys.dont_write_bytecode = True
-        from pathlib import Path
-
-        from wslgpud.security.safe_files import Folder
-
-        Folder.made(Path(package, "__pycache__")).close()  # hands its present contents to that user
+        try:
+            cache = os.open(f"{package}/__pycache__", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # there is none
+            pass
+        else:
+            os.fchown(cache, owner.st_uid, owner.st_gid)
+            os.close(cache)
     # Imported late: tools import this module, and the daemon needs no command line.
     from wslgpud.app import ORDER, PLAIN, become
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.accounts import ALICE, give, needs_root, shared_python
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Account, Command, run
-from wslgpud.stress.lock import GpuLock, LockError
+from wslgpud.stress.conditions import GpuLock, LockError
 from wslgpud.stress.parent import supervise
 
 #: Does with the descriptor of its own script what it can, and says what it could.
@@ -57,9 +57,8 @@ def test_a_script_cannot_become_a_root_file_with_a_users_words(public: Path) -> 
 def test_a_package_its_reader_cannot_open_is_handed_over_whole(public: Path) -> None:
     package = public / "closed" / "job"
     package.mkdir(parents=True)
-    (package / "__init__.py").touch()
     (package / "work.py").write_text("import os\ndone = f'done by {os.getuid()}'\n")
-    (package / "main.py").write_text("from .work import done\n\ndef main():\n    print(done)\n")
+    (package / "__init__.py").write_text("from .work import done\n\ndef main():\n    print(done)\n")
     package.parent.chmod(0o700)
 
     order = Command([str(shared_python())], {}, Account("alice", ALICE, ALICE))

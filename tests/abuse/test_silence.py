@@ -28,7 +28,7 @@ from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
 from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.sources.procfs import Identity, Trust
-from wslgpud.stress.lock import GpuLock
+from wslgpud.stress.conditions import GpuLock
 from wslgpud.stress.stress_run import Runner
 
 NOBODY, GROUP = 65534, 54321

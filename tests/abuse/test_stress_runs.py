@@ -33,10 +33,10 @@ from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.store import Store
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress import conditions, parent
-from wslgpud.stress.by_hand import keep
 from wslgpud.stress.conditions import note_hung, still_hung
 from wslgpud.stress.parent import supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest
+from wslgpud.stress.separate import keep
 from wslgpud.stress.stress_metrics import readings
 from wslgpud.stress.stress_run import WorkerPace
 

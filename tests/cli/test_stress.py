@@ -24,7 +24,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.serve.server import LocalApi, stress_route
 from wslgpud.store import Reader, Store
-from wslgpud.stress import by_hand
+from wslgpud.stress import separate
 
 HOSTS = TRACES.parent / "hosts"
 
@@ -51,7 +51,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     """A recorded machine with two cards, which are not really tested."""
     found = Runs()
-    monkeypatch.setattr(by_hand, "Runner", found)
+    monkeypatch.setattr(separate, "Runner", found)
     monkeypatch.setattr(stress, "Host", lambda: RecordedHost(HOSTS / "two-gpus"))
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield found
@@ -123,7 +123,7 @@ def test_the_daemon_of_the_folder_keeps_the_result(tmp_path: Path) -> None:
     local = LocalApi(tmp_path, [stress_route(taken.append)])
     assert local.start()
     with closing(local):
-        assert by_hand.keep(night(1), Config(), tmp_path, str(tmp_path / "none.db")) == ""
+        assert separate.keep(night(1), Config(), tmp_path, str(tmp_path / "none.db")) == ""
 
     assert taken == [night(1)]
     assert not (tmp_path / "none.db").exists()
@@ -134,14 +134,14 @@ def test_after_a_killed_daemon_the_result_is_written(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(tmp_path / SOCKET))
 
-    assert by_hand.keep(night(1), Config(), tmp_path, str(database)) == ""
+    assert separate.keep(night(1), Config(), tmp_path, str(database)) == ""
     assert [run.verdict for run in kept(database)] == ["passed"]
 
 
 def test_a_result_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
     database = tmp_path / "wslgpud.db"
     with Store(database, StoreSettings()):
-        assert "another" in str(by_hand.keep(night(1), Config(), tmp_path, str(database)))
+        assert "another" in str(separate.keep(night(1), Config(), tmp_path, str(database)))
 
 
 def test_the_history_has_the_last_30_runs_by_default(tmp_path: Path) -> None:

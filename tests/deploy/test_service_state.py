@@ -13,7 +13,7 @@ import pytest
 
 import wslgpud
 from tests.support.daemons import saying
-from wslgpud.service import install, package, release, systemctl
+from wslgpud.service import install, release, systemctl
 from wslgpud.service import places as service_places
 from wslgpud.service.changes import Changes, ServiceError, use_the_systems_programs
 from wslgpud.service.places import SYSTEM, Places, places
@@ -114,24 +114,24 @@ def test_only_accounts_and_groups_that_exist_are_removed(
 def test_the_package_compiles_its_own_packages_and_nobody_elses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "PACKAGE", tmp_path / "wslgpud")
+    monkeypatch.setattr(install, "PACKAGE", tmp_path / "wslgpud")
     folders = [tmp_path / "wslgpud/python3", tmp_path / "wslgpud-of-another"]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "module.py").write_text("x = 1\n")
     monkeypatch.setattr(sys, "path", [*map(str, folders), *sys.path])
-    package.main("compile")
+    install.package_step("compile")
 
     assert [(folder / "__pycache__").exists() for folder in folders] == [True, False]
 
 
 def test_each_step_of_the_package_does_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    for name in ("configure", "compile_packages", "remove_windows_task"):
-        monkeypatch.setattr(package, name, lambda *_, name=name: done.append(name))
+    for name in ("configure_package", "compile_packages", "remove_windows_task"):
+        monkeypatch.setattr(install, name, lambda *_, name=name: done.append(name))
     for step in ("another", "remove", "compile", "configure"):
         done.append(f"{step}:")
-        package.main(step)
+        install.package_step(step)
 
     assert done == [
         "another:",
@@ -140,7 +140,7 @@ def test_each_step_of_the_package_does_its_own(monkeypatch: pytest.MonkeyPatch) 
         "compile:",
         "compile_packages",
         "configure:",
-        "configure",
+        "configure_package",
     ]
 
 

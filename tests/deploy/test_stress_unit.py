@@ -22,8 +22,8 @@ from wslgpud.host import Host, SystemClock
 from wslgpud.model import StressFinding, StressResult
 from wslgpud.store.records import MAX_RESULT_BYTES, stress_to_json
 from wslgpud.stress.schedule import Nightly
+from wslgpud.stress.separate import MAX_REQUEST_BYTES, Asker, serve_one
 from wslgpud.stress.stress_run import Mode
-from wslgpud.stress.unit import MAX_REQUEST_BYTES, Asker, answer
 from wslgpud.words import MessageError
 
 RESULT = StressResult(
@@ -37,7 +37,7 @@ def answered(request: bytes, run: Callable[[int, Mode], StressResult] = lambda *
         patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(request)))
         patch.setattr(sys, "stdout", written := StringIO())
         with suppress(RuntimeError, MessageError):  # a unit that fails troubles nobody but systemd
-            answer(run)
+            serve_one(run)
     return written.getvalue()
 
 

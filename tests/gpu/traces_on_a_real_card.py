@@ -59,7 +59,7 @@ def recording(events: list[str | int]) -> None:
 
 def trace(case: dict[str, Any]) -> dict[str, Any]:
     """Return a case with its trace; its process traces no other."""
-    os.environ["PYTORCH_JIT"] = "0"  # as tracer/main.py does
+    os.environ["PYTORCH_JIT"] = "0"  # as the tracer does
     from wslgpud.advise.fit.tracer.watch import traced
 
     began, events = time.monotonic(), list[str | int]()

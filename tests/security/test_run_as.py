@@ -42,8 +42,7 @@ def test_a_script_is_handed_over_before_the_arguments(tmp_path: Path) -> None:
 def test_a_package_is_handed_over_with_its_modules(tmp_path: Path) -> None:
     package = tmp_path / "told"
     package.mkdir()
-    (package / "__init__.py").touch()
     (package / "words.py").write_text("WORDS = 'of another module'")
-    (package / "main.py").write_text("from told.words import WORDS\ndef main():\n    print(WORDS)\n")
+    (package / "__init__.py").write_text("from told.words import WORDS\ndef main():\n    print(WORDS)\n")
 
     assert run(Command([sys.executable], dict(os.environ)), 120, script=package)[:2] == (0, "of another module\n")

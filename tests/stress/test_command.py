@@ -15,7 +15,7 @@ from wslgpud.cli import app
 from wslgpud.cli.stress import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
-from wslgpud.stress.by_hand import set_by_signals
+from wslgpud.stress.separate import set_by_signals
 from wslgpud.words import say
 
 BUSY = say("the GPU is busy: {busy_ratio} in the last {past_seconds}", busy_ratio=0.93, past_seconds=30)

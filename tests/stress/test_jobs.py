@@ -19,7 +19,7 @@ from wslgpud.config import ConfigError, Stress
 from wslgpud.model import Event, Level, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import gpu as source
 from wslgpud.store.records import DaemonRun
-from wslgpud.stress import lock, schedule
+from wslgpud.stress import conditions, schedule
 from wslgpud.stress.schedule import Nightly
 
 
@@ -57,7 +57,7 @@ class Waits(threading.Event):
 
 @pytest.fixture
 def nightly(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "PLACES", (str(tmp_path),))  # other tests hold locks of this machine
+    monkeypatch.setattr(conditions, "LOCK_PLACES", (str(tmp_path),))  # other tests hold locks of this machine
     opened = []
 
     def make(runs=(), previous_run=None, **settings):

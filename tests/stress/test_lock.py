@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.host import Host
-from wslgpud.stress.lock import GpuLock, lock_entries
+from wslgpud.stress.conditions import GpuLock, lock_entries
 
 
 def test_the_same_inode_number_on_another_device_is_another_file() -> None:

@@ -19,8 +19,7 @@ from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
 from wslgpud.sources.logs import KernelLogSource
 from wslgpud.sources.procfs import OwnedFiles
-from wslgpud.stress.conditions import newcomers, note_hung, on_battery, still_hung, users
-from wslgpud.stress.lock import GpuLock
+from wslgpud.stress.conditions import GpuLock, note_hung, on_battery, still_hung, users
 from wslgpud.stress.telemetry import Recent
 
 
@@ -66,7 +65,7 @@ def test_a_program_loading_torch_is_seen_before_it_uses_the_gpu(machine):
     process(machine, 12, "bash", "/dev/null", maps="7f00-7f01 r-xp 0 08:01 1 /usr/lib/libc.so.6")
     process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
 
-    assert newcomers(OwnedFiles(machine), known, own_pid=99) == ["python3 (pid 11)"]
+    assert users(OwnedFiles(machine), 99, known) == ["python3 (pid 11)"]
 
 
 def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
@@ -85,10 +84,7 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
         command="python3\0/home/me/train.py\0--epochs\0",
     )
 
-    assert newcomers(OwnedFiles(machine), frozenset(), own_pid=99) == [
-        "python3 train.py (pid 24)",
-        "vector_add (pid 23)",
-    ]
+    assert users(OwnedFiles(machine), 99, frozenset()) == ["python3 train.py (pid 24)", "vector_add (pid 23)"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,8 @@ def test_a_card_has_the_driver_that_its_last_sample_names():
     recent = Recent()
     for mono, version in enumerate(("576.88", "581.15")):
         labels = [version if name == "driver_version" else "GPU-1" for name in INFO.labels]
-        recent.add(mono, [gpu()], [Reading(INFO, 1, tuple(labels))])
+        reading = Reading(INFO, 1, tuple(labels))
+        recent.add(mono, [gpu()], lambda reading=reading: [reading])
 
     assert [recent.driver("GPU-1"), recent.driver("GPU-2")] == ["581.15", ""]
     assert (recent.last("GPU-2"), recent.last("GPU-1")) == (None, (1, gpu()))
@@ -192,7 +189,7 @@ def test_the_last_minutes_are_kept_by_gpu():
     recent = Recent()
     for second in range(100):
         events = [Event("clock_jump", 0.0, "")] if second == 50 else []
-        recent.add(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], (), events)
+        recent.add(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], tuple, events)
 
     assert [s.used_bytes for s in recent.since("GPU-1", 97.0)] == [97, 98, 99]
     assert [(s.index, s.used_bytes) for s in recent.gpus()] == [(0, 99), (1, gpu().used_bytes)]
@@ -204,7 +201,7 @@ def test_what_the_kernel_says_of_an_ill_card_is_remembered():
     """From the kernel's own line on: a run that begins right after would test a card that has fallen off."""
     recent = Recent()
     log = KernelLogSource(RecordedHost(HERE / "gpu-lost"), Config())
-    recent.add(7.0, [], (), log.read().events)
+    recent.add(7.0, [], tuple, log.read().events)
     log.close()
 
     assert recent.last_error_mono == 7.0

@@ -118,7 +118,7 @@ def test_a_gpu_that_becomes_busy_meanwhile_is_left_alone(runner, monkeypatch):
         one.recent.add(time.monotonic(), [gpu(utilization_ratio=0.9)])
         return next(busy)
 
-    monkeypatch.setattr("wslgpud.stress.lock.GpuLock.wanted", somebody_waits)
+    monkeypatch.setattr("wslgpud.stress.conditions.GpuLock.wanted", somebody_waits)
     result = one.run(gpu(), "nightly")
 
     assert (result.verdict, "the GPU is busy" in str(result.reason)) == ("skipped", True)
@@ -183,7 +183,7 @@ def test_ecc_counters_are_read_once_more_at_the_end(runner, looks, counts, waite
 
     def note(_=None):
         readings = [Reading(errors, 0, ("0", "GPU-1", "corrected"))] if counts else []
-        one.recent.add(time.monotonic(), [gpu()], readings)
+        one.recent.add(time.monotonic(), [gpu()], lambda: readings)
 
     one.stop, one.look = Passing(), note if looks else None
     assert one.run(gpu(), "nightly", note).verdict == "passed"

@@ -24,7 +24,7 @@ def tick(recent, *, shared=None, uuid="GPU-1", **values):
         readings.append(Reading(SPECS[metric], value, ("0", uuid, *filter(None, [label]))))
     if shared is not None:
         readings.append(Reading(windows.GPU_SHARED, shared, ("luid_0x0_0xD3EC",)))
-    recent.add(1.0, [gpu(uuid=uuid)], readings)
+    recent.add(1.0, [gpu(uuid=uuid)], lambda: readings)
 
 
 def run_of(*ticks, before):

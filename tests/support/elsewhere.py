@@ -13,7 +13,7 @@ from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
 from wslgpud.serve.server import LocalApi, run_route
 from wslgpud.sources.procfs import Trust
-from wslgpud.stress.lock import PLACES
+from wslgpud.stress.conditions import LOCK_PLACES
 
 
 class Elsewhere(Host):
@@ -23,7 +23,7 @@ class Elsewhere(Host):
         """Make the folders, and listen to what runs."""
         super().__init__(clock=clock)
         self._elsewhere = str(folder)
-        for place in PLACES:
+        for place in LOCK_PLACES:
             made = Path(self.path(place))
             made.mkdir(parents=True, exist_ok=True)
             made.chmod(0o1777)
@@ -35,7 +35,7 @@ class Elsewhere(Host):
 
     def path(self, path: str) -> str:
         """Return where ``path`` lies."""
-        return self._elsewhere + path if path in PLACES else super().path(path)
+        return self._elsewhere + path if path in LOCK_PLACES else super().path(path)
 
     def note(self, kind: Any, what: str, **more: Any) -> Note:
         """Return the announcement of a run to this daemon."""

@@ -30,7 +30,7 @@ from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.security import safe_files
 from wslgpud.serve import HttpServer, LocalApi, Publisher, ServeError, api, api_history, otlp, server
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
-from wslgpud.stress import schedule, unit
+from wslgpud.stress import schedule, separate
 from wslgpud.stress.schedule import Nightly
 from wslgpud.words import MessageError, cause, chosen, translator
 
@@ -145,7 +145,7 @@ class Daemon:
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
         pipeline = SamplingPipeline(watched, host)
         stack.callback(pipeline.close)
-        unit_socket = self._environ.get(unit.VARIABLE, "")
+        unit_socket = self._environ.get(separate.VARIABLE, "")
         nightly = Nightly(config.stress, host, self._folder, store, unit_socket=unit_socket)
         publisher = Publisher(catalogue(), host.clock)
         self.tick = tick = Tick(

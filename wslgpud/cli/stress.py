@@ -28,8 +28,8 @@ from wslgpud.colors import TERMINAL_VERDICTS
 from wslgpud.host import Host
 from wslgpud.model import StressResult
 from wslgpud.series.plots import plot_curves
-from wslgpud.stress.by_hand import ByHand, keep
 from wslgpud.stress.comparison import VERDICTS, by_key, course, differences, made_with
+from wslgpud.stress.separate import ByHand, keep, serve_one
 from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import current, say, t, template
 from wslgpud.words.moments import moment, span
@@ -99,10 +99,8 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     Examples:
         wslgpud stress answer
     """
-    from wslgpud.stress import unit
-
     settings, folder = loaded(config).config, common.state_folder(state)
-    unit.answer(ByHand(Host(), settings, folder, own_database(config, state)).run)
+    serve_one(ByHand(Host(), settings, folder, own_database(config, state)).run)
 
 
 def _runs(database: str) -> list[tuple[int, StressResult]]:

@@ -264,7 +264,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command in a new session; with an account, as that account, without any way back to root.
 
-    ``script`` is a file of ours for a Python to run, or a package (its ``main.main``). It becomes the first argument as
+    ``script`` is a file of ours for a Python to run, or a package (its ``main``). It becomes the first argument as
     an open descriptor, because the account may be unable to read its folder; its name follows for display. The other
     parameters are Popen's.
 
@@ -384,7 +384,7 @@ def _write_archive(package: Path, file: IO[bytes]) -> None:
     import zipfile  # few commands need it
 
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("__main__.py", f"from {package.name}.main import main\n\nmain()\n")
+        archive.writestr("__main__.py", f"from {package.name} import main\n\nmain()\n")
         for module in sorted(package.glob("*.py")):
             archive.writestr(f"{package.name}/{module.name}", module.read_bytes())
 

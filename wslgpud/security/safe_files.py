@@ -109,17 +109,6 @@ class Folder:
             finally:
                 os.close(outer)
 
-    @classmethod
-    def made(cls, path: Path) -> Self:
-        """Open it like ``Folder``; if missing, create it with its parent's owner."""
-        owner = path.parent.stat()
-        with contextlib.suppress(FileExistsError):
-            path.mkdir()
-        folder = cls(path)
-        if os.geteuid() == 0:
-            os.fchown(folder._descriptor, owner.st_uid, owner.st_gid)  # who must be able to remove its entries
-        return folder
-
     def __enter__(self) -> Self:
         return self
 

@@ -1,7 +1,11 @@
-"""Installs, upgrades and removes the service; rolls back if a new version does not start."""
+"""Installs, upgrades and removes the service; rolls back if a new version does not start.
+
+The Debian package starts it as a program: ``python3 -I -m wslgpud.service.install configure``.
+"""
 
 from __future__ import annotations
 
+import compileall
 import grp
 import os
 import pwd
@@ -17,7 +21,7 @@ from wslgpud.optional_packages import remedy
 from wslgpud.probes import interop
 from wslgpud.service import release, systemctl
 from wslgpud.service.changes import Changes, ServiceError, output, succeeds
-from wslgpud.service.places import PACKAGE, STRESS_EXTRA, SYSTEM, Places, offered_extras
+from wslgpud.service.places import PACKAGE, PACKAGED_PROGRAM, STRESS_EXTRA, SYSTEM, Places, offered_extras
 from wslgpud.shipped_files import in_folder
 from wslgpud.sources.procfs import ACCOUNT
 from wslgpud.sources.wsl import generation
@@ -333,3 +337,36 @@ def _members(group: str) -> list[str] | None:
     with suppress(KeyError):
         return grp.getgrnam(group).gr_mem
     return None
+
+
+def configure_package() -> None:
+    """Create accounts, permissions, the sandbox that this machine needs, and bytecode."""
+    compile_packages()
+    changes = Changes(dry=False)
+    prepare(PACKAGED_PROGRAM, SYSTEM, changes)
+    for path, text in drop_ins((), SYSTEM).items():
+        changes.put(text, path)
+
+
+def compile_packages() -> None:
+    """Compile the package for the system's Python: only root can, else each start would do it again."""
+    for folder in sys.path:
+        if folder.startswith(f"{PACKAGE}/"):
+            compileall.compile_dir(folder, quiet=1)
+
+
+def package_step(step: str) -> None:
+    """Do a step of the Debian package besides unpacking; its maintainer scripts call this (``deploy/debian``)."""
+    if step == "configure":
+        configure_package()
+    elif step == "compile":
+        compile_packages()
+    elif step == "remove":
+        remove_windows_task(Changes(dry=False))
+
+
+if __name__ == "__main__":
+    try:
+        package_step(sys.argv[1])
+    except ServiceError as error:
+        sys.exit(f"wslgpud: {error}")

@@ -1,22 +1,27 @@
-"""Gates: may a run begin, and must a running one leave? First the rules, which are pure, then the facts."""
+"""Gates: may a run begin, and must a running one leave? The rules, which are pure, then the facts, then the lock."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
+import os
+import stat
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample
 from wslgpud.security import safe_files
+from wslgpud.sources import parse_uint
 from wslgpud.sources.processes import FRAMEWORK, MAX_FILES, short_command
 from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, identity, process_stat
-from wslgpud.words import Message, MessageLike, say
+from wslgpud.words import Message, MessageError, MessageLike, cause, say
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,10 @@ MIN_FREE_RATIO = 0.60
 AFTER_JUMP_SECONDS = 600.0
 #: Before a guest died of a full card, NVML was silent for 33 s (microsoft/WSL#40732).
 SILENT_SECONDS = 10.0
+#: Folders for locks: the first writable one. Another user may use the first where we use the second.
+LOCK_PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
+#: read limit of /proc/locks, some 20,000 locks; any user can create more, and an unseen lock proves nothing
+_MAX_LOCKS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,8 +123,12 @@ def reason_to_leave(
     return ""
 
 
-def users(files: OwnedFiles, own_pid: int) -> list[str]:
+def users(files: OwnedFiles, own_pid: int, known: Container[str] | None = None) -> list[str]:
     """Return the programs that compute on a GPU, except our own children, as "name (pid 42)".
+
+    With ``known``, the processes at an earlier moment, also those that have started since and loaded CUDA or a
+    framework for it. Loading torch takes at least a second before it allocates on the GPU: enough time for us to leave,
+    whereas its first allocation would otherwise fail.
 
     An unprivileged daemon cannot see other users' open files; their memory and load still show.
     """
@@ -127,11 +140,24 @@ def users(files: OwnedFiles, own_pid: int) -> list[str]:
             if int(pid) == own_pid:
                 continue
             descriptors = _open_files(host, int(pid), looked)
-            if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
-                row, shown = _described(files, pid)
-                if row.parent != own_pid and OUR_PROBE not in shown and row.name not in BYSTANDERS:
-                    programs.append(shown)
+            computes = any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors)
+            if not computes and (known is None or pid in known):
+                continue
+            row, shown = _described(files, pid)
+            if row.parent == own_pid or OUR_PROBE in shown or row.name in BYSTANDERS:
+                continue
+            if computes or _loads_cuda(files, row.pid):
+                programs.append(shown)
     return sorted(programs)
+
+
+def _loads_cuda(files: OwnedFiles, pid: int) -> bool:
+    """Return whether a process has loaded CUDA; one that does not let us see what it has loaded counts as well."""
+    try:
+        maps = files.text(pid, "maps")
+    except Hangs:
+        return True
+    return bool(FRAMEWORK.search(maps)) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps)
 
 
 def _described(files: OwnedFiles, pid: str) -> tuple[ProcessStat, str]:
@@ -156,29 +182,6 @@ def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[s
         return descriptors[:MANY_FILES]
     looked[who.uids] += len(descriptors)
     return descriptors
-
-
-def newcomers(files: OwnedFiles, known: Container[str], own_pid: int) -> list[str]:
-    """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
-
-    Loading torch takes at least a second before it allocates on the GPU: enough time for us to leave, whereas its first
-    allocation would otherwise fail. One that does not let us see what it has loaded counts as well.
-    """
-    programs = []
-    for pid in filter(str.isdecimal, files.host.names("/proc")):
-        with contextlib.suppress(NoData, SourceError):
-            if pid in known:
-                continue
-            row, shown = _described(files, pid)
-            if row.parent == own_pid or row.name in BYSTANDERS:
-                continue
-            try:
-                maps = files.text(int(pid), "maps")
-            except Hangs:
-                maps = CUDA_LIBRARY
-            if FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps):
-                programs.append(shown)
-    return sorted(programs)
 
 
 def on_battery(host: Host) -> bool | None:
@@ -210,3 +213,96 @@ def still_hung(state_folder: Path, host: Host) -> bool:
             return True
         file.unlink()
     return False
+
+
+class LockError(MessageError):
+    """A card's lock file cannot be used; the message names the file and the remedy."""
+
+
+class LockEntry(NamedTuple):
+    """A process's part in a lock: held or waited for."""
+
+    pid: int
+    waits: bool
+
+
+def lock_entries(text: str, device: int, inode: int) -> list[LockEntry]:
+    """Return the holders of and waiters for a file lock (flock(2)), from the text of /proc/locks.
+
+    Format: https://man7.org/linux/man-pages/man5/proc_locks.5.html. Pids are those of the reader's namespace.
+    """
+    place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    entries = []
+    for line in text.splitlines():
+        words = line.split()
+        waits = "->" in words
+        # The last line may be cut off at our limit: within its inode it would name another file.
+        if len(words) >= 7 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
+            entries.append(LockEntry(parse_uint(words[4 + waits]) or 0, waits))
+    return entries
+
+
+class GpuLock:
+    """One card's lock.
+
+    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it prevents runs, and if it
+    starts during one, the run sees it waiting and ends.
+    """
+
+    def __init__(self, index: int, folder: str | Path | None = None) -> None:
+        place = folder or next((p for p in LOCK_PLACES if os.access(p, os.W_OK)), LOCK_PLACES[-1])
+        self.path = Path(place) / f"wslgpud-gpu{index}.lock"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the lock inside; False if another process holds it.
+
+        Raises LockError: not a regular file, or no access.
+        """
+        try:
+            descriptor = self._open()
+        except OSError as error:
+            remedy = f"sudo {'chmod a+r' if isinstance(error, PermissionError) else 'rm -r'} {self.path}"
+            facts = {"path": str(self.path), "why": cause(error), "remedy": remedy}
+            raise LockError("the lock file {path} cannot be used, {why}: {remedy}", **facts) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        # No O_CREAT on an existing file: in a sticky folder the kernel rejects that for others' files, even for root
+        # (fs.protected_regular). Read-only, as the file may belong to another user's flock(1).
+        with contextlib.suppress(FileNotFoundError):
+            return safe_files.open_plain(self.path)
+        try:
+            descriptor = safe_files.open_plain(self.path, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:  # another run has just created it
+            return safe_files.open_plain(self.path)
+        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training must be able to take it
+        return descriptor
+
+    def wanted(self, host: Host) -> bool:
+        return any(entry.waits for entry in self._entries(host))
+
+    def holders(self, host: Host) -> list[MessageLike]:
+        """Return the holders, as "name (pid 42)"."""
+        pids = [entry.pid for entry in self._entries(host) if not entry.waits]
+        return [
+            f"{who.name} (pid {pid})"
+            if (who := identity(host, pid))
+            else say("a process that has ended (pid {pid})", pid=pid)
+            for pid in pids
+        ]
+
+    def _entries(self, host: Host) -> list[LockEntry]:
+        with contextlib.suppress(OSError, NoData, SourceError):
+            if stat.S_ISREG((status := self.path.lstat()).st_mode):
+                return lock_entries(host.head("/proc/locks", _MAX_LOCKS_BYTES), status.st_dev, status.st_ino)
+        return []

@@ -19,14 +19,13 @@ from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.security.run_as import account_of
-from wslgpud.sources import gpu, windows
 from wslgpud.store import Store, StoreError
-from wslgpud.stress import stress_metrics, telemetry
+from wslgpud.stress import stress_metrics
 from wslgpud.stress.comparison import level_of
 from wslgpud.stress.find_python import Training, remember
+from wslgpud.stress.separate import AROUND_SECONDS, Asker
 from wslgpud.stress.stress_run import Runner
 from wslgpud.stress.telemetry import Recent
-from wslgpud.stress.unit import AROUND_SECONDS, Asker
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +35,6 @@ CATCH_UP_SECONDS = 900.0
 #: a numeric part of a crontab's fifth field
 _DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-#: metrics for judging a run, besides samples of cards
-_OF_CARDS = tuple(
-    spec
-    for spec in (*gpu.GpuSource.metrics, *windows.WindowsSource.metrics)
-    if spec is gpu.INFO or spec.name in (*telemetry.FOLLOWED, telemetry.SHARED)
-)
 
 
 def crontab(line: str) -> Any:
@@ -85,7 +78,7 @@ class Nightly:
     def __init__(
         self, settings: Stress, host: Host, state_folder: Path, history: Store, *, unit_socket: str = ""
     ) -> None:
-        """Start nothing yet. With ``unit_socket``, ``unit.py`` does it. Raises ConfigError: invalid schedule."""
+        """Start nothing yet; with ``unit_socket`` a unit tests. Raises ConfigError: invalid schedule."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._runs = tuple(self._kept().values())  # replaced as a whole: other threads read it
@@ -131,8 +124,7 @@ class Nightly:
     def observe(self, snapshot: Snapshot) -> None:
         """Take a tick; start a test when one is due and there is something to test."""
         if snapshot.gpus or snapshot.events:
-            of_cards = (Reading(s, value, labels) for s in _OF_CARDS for labels, value in snapshot.family(s).items())
-            self._recent.add(snapshot.mono, snapshot.gpus, of_cards, snapshot.events)
+            self._recent.add(snapshot.mono, snapshot.gpus, snapshot.readings, snapshot.events)
         if snapshot.gpus and self._settings.schedule != OFF and self._host.live:
             self._start_if_due(snapshot.wall)
         if self._host.live:

@@ -18,9 +18,8 @@ from wslgpud.probes.nvml_calls import RARELY
 from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.stress import conditions
 from wslgpud.stress.comparison import judged
-from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.conditions import GpuLock, LockError, Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.find_python import NoTorch, command, find_python
-from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WATCH_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest, sold_bytes
 from wslgpud.stress.telemetry import ECC, Recent
@@ -192,7 +191,7 @@ class Runner:
                 return say("wslgpud is shutting down")
             last, error = self.recent.last(sample.uuid), self.recent.last_error_mono
             return reason_to_leave(
-                [*conditions.users(self.files, own), *conditions.newcomers(self.files, known, own)],
+                conditions.users(self.files, own, known),
                 waiting=lock.wanted(self.host),
                 gpu_errors=error is not None and error >= started,
                 silent_seconds=0.0 if last is None else clock.mono() - last[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from wslgpud.model import Event, GpuSample, Number, Reading, StressFinding
@@ -109,47 +109,39 @@ class Recent:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
-        #: the last sample's readings, parsed only when a run asks: that would take a tenth of each tick
-        self._unread: Iterable[Reading] = ()
-        self._facts: dict[str, dict[str, Number]] = {}
-        self._drivers: dict[str, str] = {}
+        #: those of the last sample, looked through only for a run: that would take a tenth of each tick
+        self._readings: Callable[[], Iterable[Reading]] = tuple
         self._courses: dict[str, Course] = {}
         self._lock = threading.Lock()
         self.last_jump_mono: float | None = None
         self.last_error_mono: float | None = None
 
     def add(
-        self, mono: float, gpus: Collection[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
+        self,
+        mono: float,
+        gpus: Collection[GpuSample],
+        readings: Callable[[], Iterable[Reading]] = tuple,
+        events: Iterable[Event] = (),
     ) -> None:
         with self._lock:
             for sample in gpus:
                 self._samples.setdefault(sample.uuid, deque(maxlen=MAX_SAMPLES)).append((mono, sample))
             if gpus:
-                self._unread = readings
-            if self._courses:
-                self._read()
+                self._readings = readings
+                known = followed(readings()) if self._courses else {}
+                for uuid in known.keys() & self._courses.keys():
+                    self._courses[uuid].add(known[uuid])
         for event in events:
             if event.kind == "clock_jump":
                 self.last_jump_mono = mono
             elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
 
-    def _read(self) -> None:
-        readings, self._unread = tuple(self._unread), ()
-        for uuid, facts in followed(readings).items():
-            self._facts[uuid] = facts
-            if uuid in self._courses:
-                self._courses[uuid].add(facts)
-        for spec, _, labels in readings:
-            if spec is gpu.INFO:
-                card = dict(zip(spec.labels, labels, strict=True))
-                self._drivers[card["uuid"]] = card["driver_version"]
-
     def driver(self, uuid: str) -> str:
         """Return the version of a card's driver, empty where it is not known."""
         with self._lock:
-            self._read()
-            return self._drivers.get(uuid, "")
+            cards = [dict(zip(spec.labels, one, strict=True)) for spec, _, one in self._readings() if spec is gpu.INFO]
+        return next((card["driver_version"] for card in cards if card["uuid"] == uuid), "")
 
     def since(self, uuid: str, mono: float) -> list[GpuSample]:
         with self._lock:
@@ -168,8 +160,7 @@ class Recent:
     @contextlib.contextmanager
     def following(self, uuid: str) -> Iterator[Course]:
         with self._lock:
-            self._read()
-            course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
+            course = self._courses[uuid] = Course(first=followed(self._readings()).get(uuid, {}))
         try:
             yield course
         finally:
