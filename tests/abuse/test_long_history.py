@@ -94,7 +94,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(INCIDENTS)
         for place, (old, new) in enumerate(STEPS)
     ]
-    with engines.writer_engine(str(file)).begin() as connection:
+    with engines.writer_engine(file).begin() as connection:
         connection.execute(schema.transition.insert(), rows)
         for number, run in enumerate(map(full_night, range(NIGHTS))):
             document = json.dumps(stress_to_json(run))

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from tests.store.made import BYTES, T0, snapshot, until
 from tests.support.hostile import Peer, rude
-from wslgpud.store import Reader, Store, StoreError, postgresql
+from wslgpud.store import Reader, Store, StoreError, engines
 from wslgpud.store.engines import APPLICATION_ID
 
 pytestmark = pytest.mark.servers
@@ -63,7 +63,7 @@ def copied(target: str, host: str, folder: Path) -> Iterator[Store]:
     with Store(target, host_name=host, own_file=folder / f"{host}.db") as store:
         yield store
         assert store.flush()
-        assert store._central.writer.flush(300), store.stats().error
+        assert store._replication.flush(300), store.stats().error
 
 
 def one_tick(target: str, host: str, value: int, folder: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_foreign_lock_delays_the_copy_but_not_the_monitoring(
             until(lambda: run("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
             assert store.stats().replication_queue_ticks is None
             theirs.close()
-            until(lambda: store.stats().replication_queue_ticks == 0 or store._central.writer.wake())
+            until(lambda: store.stats().replication_queue_ticks == 0 or store._replication.wake())
 
     assert values(shared["box_a"]) == [1]
 
@@ -243,7 +243,7 @@ def test_an_unresponsive_server_is_reported_and_blocks_nobody(
         _welcome(peer)
         never(peer)
 
-    monkeypatch.setattr(postgresql, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.5)
     with rude(behave) as server:
         target = f"postgresql+psycopg://me:word@{server.place}/db"
         with Store(target, host_name="pc", own_file=tmp_path / "wslgpud.db") as store:

@@ -146,7 +146,7 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
             if second % 10 == 9:
                 store.flush()
             if second % 60 == 0:
-                store._writer._upkeep._due_mono = 0.0
+                store._writer.upkeep._due_mono = 0.0
         store.flush()
         cpu = time.process_time() - cpu - making
         stats = store.stats()

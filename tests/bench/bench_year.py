@@ -25,7 +25,6 @@ from wslgpud.store import Reader, StoreStats, engines
 from wslgpud.store.maintenance import TIERS, Info, info
 from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
-from wslgpud.store.write_buffer import WriteBuffer
 
 #: name, days of minute and hour summaries, days of every sample
 AGES = (("a day", 1, 1), ("a week", 7, 7), ("a month", 30, 30), ("a year", 366, 30))
@@ -76,12 +75,12 @@ def as_many(end: int) -> tuple[list[float], list[int]]:
 def deleting(file: Path) -> None:
     """Delete everything by the size limit, and print the duration of the longest slice."""
     taken = []
-    with engines.writer_engine(str(file)).connect() as connection:
-        keep = Upkeep(StoreSettings(max_bytes=1), time.time, WriteBuffer(time.time), StoreStats())
+    with engines.writer_engine(file).connect() as connection:
+        keep = Upkeep(StoreSettings(max_bytes=1), time.time, StoreStats())
         more = True
         while more:
             began, cpu = time.monotonic(), time.thread_time()
-            more = keep(connection)
+            more = keep(connection, 0)
             taken.append((time.thread_time() - cpu, time.monotonic() - began))
     cpu, wall = (max(column) * 1e3 for column in zip(*taken, strict=True))
     print(

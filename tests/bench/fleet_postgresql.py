@@ -76,8 +76,8 @@ class Fleet:
     def look_after(self, when_mono: float = 0.0) -> None:
         """Let each copy on the server seal and delete what is due, now or at another time."""
         for store in self.stores:
-            store._central.writer._upkeep._due_mono = when_mono
-            store._central.writer.wake()
+            store._replication.upkeep._due_mono = when_mono
+            store._replication.wake()
 
 
 def wait_until(done: Callable[[], bool], patience_seconds: float = 600.0) -> float:

@@ -147,7 +147,7 @@ def make(file: Path, *, end: int, days: float, raw_days: float, series: int, see
     raw_start = end - round(raw_days * DAY)
     raw_start -= raw_start % PERIOD_SECONDS
     numbers = _declare(file, machine, raw_start)
-    engine = engines.writer_engine(str(file))
+    engine = engines.writer_engine(file)
     with engine.connect() as connection:
         engines.run_outside(connection, "PRAGMA cache_size = -65536")
         periods = range(raw_start, end - PERIOD_SECONDS + 1, PERIOD_SECONDS)
@@ -176,7 +176,7 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
                 for ref, _ in series_reader.listed(connection, "", 999)
                 for number in (series_reader.asked_for(connection, ref, 0, 0)[0].number,)
             }
-        engine = engines.writer_engine(str(file))
+        engine = engines.writer_engine(file)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM batch"))
     engine.dispose()

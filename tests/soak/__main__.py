@@ -106,7 +106,7 @@ class Soak:
     def run(self, ticks: int, days: float) -> None:
         """Play until there have been so many ticks and days."""
         with self.daemon as daemon:
-            daemon.tick.store._writer._commit_seconds = 0.05
+            daemon.tick.store._writer._interval_seconds = 0.05
             told = daemon.tick.store.outbox.record
             daemon.tick.store.outbox.record = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
             self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice, self._forget_peaks)

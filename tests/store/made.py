@@ -144,11 +144,11 @@ def settle(store, clock, seconds=300):
 def copied(store, clock=None):
     """Wait until all that the file holds is on the server, and, with a ``clock``, its upkeep there is done."""
     assert store.flush()
-    assert store._central.writer.flush(300)
+    assert store._replication.flush(300)
     assert store.stats().replication_queue_ticks == 0
     if clock is not None:
         clock.now += 0.001
-        until(lambda: store._central.writer.flush(300) and store._central.stats.last_purge_wall == clock.now)
+        until(lambda: store._replication.flush(300) and store._replication.stats.last_purge_wall == clock.now)
 
 
 def as_on_a_server(file):
@@ -206,7 +206,7 @@ def seal_some(store: Store) -> None:
     store.append(snapshot(T0 - 1, {}, processes=(ProcessSample(42, 123, "python", 2**30, 0),)))
 
     def sealed() -> bool:
-        store._writer._upkeep._due_mono = 0.0
+        store._writer.upkeep._due_mono = 0.0
         return store.flush() and store.reader.oldest().minute_wall is not None
 
     until(sealed)

@@ -57,7 +57,7 @@ def recorded(made, tmp_path_factory):
             store.append(made.Snapshot(clock.now, clock.now, 1, (report, other)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
-            store._writer._upkeep._due_mono = 0.0
+            store._writer.upkeep._due_mono = 0.0
             made.settle(store, clock)
         yield folder
 

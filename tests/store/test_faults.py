@@ -87,11 +87,11 @@ def test_waiting_for_a_commit_does_not_hold_up_the_next_one(opened, file, clock,
 def test_failed_upkeep_is_retried_as_soon_as_a_failed_commit(file, settings, clock, made, monkeypatch):
     calls = []
 
-    def fails_once(self, connection):
+    def fails_once(self, connection, host):
         calls.append(connection)
         if len(calls) == 1:
             raise sqlite3.OperationalError("disk I/O error")
-        return slice_of_upkeep(self, connection)
+        return slice_of_upkeep(self, connection, host)
 
     slice_of_upkeep = upkeep.Upkeep.__call__
     monkeypatch.setattr(upkeep.Upkeep, "__call__", fails_once)

@@ -8,7 +8,7 @@ from wslgpud.model import GpuProcess, GpuSample, ProcessSample, StressFinding, S
 from wslgpud.security.shapes import MalformedError
 from wslgpud.store import Outbox, ProcessPoint, Store, records
 from wslgpud.store.records import GpuProcessPoint
-from wslgpud.store.write_buffer import WriteBuffer
+from wslgpud.store.writer import WriteBuffer
 from wslgpud.words import say
 
 

@@ -189,12 +189,10 @@ def test_every_version_has_a_frozen_dump():
     assert {p.stem for p in SCHEMAS.glob("v*.sql")} == {f"v{version}" for version in VERSIONS}
 
 
-def test_a_creation_that_fails_half_way_leaves_no_trace(tmp_path, monkeypatch):
-    engine = writer_engine(str(tmp_path / "x.db"))
-    with monkeypatch.context() as patched, engine.connect() as connection:
-        patched.setattr(schema, "views", lambda _: {"good": "SELECT 1", "series": "SELECT 2"})
-        with pytest.raises(Exception, match="already exists"), connection.begin():
-            engines.create(connection, "x")
+def test_a_creation_that_fails_half_way_leaves_no_trace(tmp_path):
+    engine = writer_engine(tmp_path / "x.db")
+    with engine.connect() as connection, pytest.raises(Exception, match="already exists"), connection.begin():
+        engines.create(connection, "x", {"good": "SELECT 1", "series": "SELECT 2"})
     with engine.connect() as connection, connection.begin():
         assert engines.version_of(connection, "x") == 0
         assert connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() == 0

@@ -87,9 +87,9 @@ def test_samples_taken_during_a_server_outage_follow_in_order(begun, away, file,
         away(True)
         _append(store, made, clock, range(1000, 3000))
         _warn(store, made, "b")
-        made.until(lambda: store.stats().error or store._central.writer.wake())
+        made.until(lambda: store.stats().error or store._replication.wake())
         assert store.flush()
-        made.until(lambda: store.stats().replication_queue_ticks == 2000 or store._central.writer.wake())
+        made.until(lambda: store.stats().replication_queue_ticks == 2000 or store._replication.wake())
         assert store.stats().queue_ticks == 0, "nothing waits in memory"
         made.until(lambda: store.flush() and store.reader.unsealed()[0] == 2100)  # a quarter of an hour is sealed
         found = replication(Evidence(Host(), _configured(server_target), None, str(file.parent)))

@@ -18,7 +18,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import DaemonRun, LockedError, Store, schema, upkeep
 from wslgpud.store.records import Point
-from wslgpud.store.write_buffer import WriteBuffer
+from wslgpud.store.writer import WriteBuffer
 from wslgpud.words import say
 
 

@@ -11,7 +11,6 @@ from wslgpud.config import StoreSettings
 from wslgpud.store import engines, schema, upkeep
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
-from wslgpud.store.write_buffer import WriteBuffer
 
 DAY = 86400.0
 
@@ -27,7 +26,7 @@ def mono(monkeypatch, made):
 @pytest.fixture
 def kept(mono, clock):
     """The upkeep of a history, with a wall clock that is set apart from the monotonic one."""
-    return Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
+    return Upkeep(StoreSettings(), clock.wall, StoreStats())
 
 
 def test_a_clock_is_trusted_only_after_ten_steady_minutes(kept, mono, clock):
@@ -46,11 +45,11 @@ def test_a_clock_is_trusted_only_after_ten_steady_minutes(kept, mono, clock):
     ("pages", "free", "shrinks"), [(2000, 256, False), (2000, 257, True), (10_000, 1000, False), (10_000, 1001, True)]
 )
 def test_free_pages_are_returned_beyond_a_tenth_of_the_file(tmp_path, monkeypatch, mono, clock, pages, free, shrinks):
-    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
+    kept = Upkeep(StoreSettings(), clock.wall, StoreStats())
     scripts = []
     monkeypatch.setattr(engines, "page_counts", lambda _: (pages, free, 4096))
     monkeypatch.setattr(engines, "run_outside", lambda _, script: scripts.append(script))
-    with engines.writer_engine(str(tmp_path / "h.db")).connect() as connection:
+    with engines.writer_engine(tmp_path / "h.db").connect() as connection:
         assert kept._shrink(connection) is shrinks
         connection.rollback()
         assert kept._used_bytes(connection) == (pages - free) * 4096
@@ -60,7 +59,7 @@ def test_free_pages_are_returned_beyond_a_tenth_of_the_file(tmp_path, monkeypatc
 @pytest.fixture
 def connection(tmp_path):
     """The writing connection to a new history."""
-    with engines.writer_engine(str(tmp_path / "new.db")).connect() as connection:
+    with engines.writer_engine(tmp_path / "new.db").connect() as connection:
         with connection.begin():
             engines.create(connection, "new.db")
         yield connection
@@ -69,7 +68,7 @@ def connection(tmp_path):
 @pytest.mark.parametrize("table", [schema.event, schema.transition, schema.outbox, schema.daemon_run], ids=str)
 def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, connection, monkeypatch, table):
     monkeypatch.setattr(upkeep, "_EXCESS", {name: upkeep._excess(name, 10) for name in upkeep.MAX_ROWS})
-    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
+    kept = Upkeep(StoreSettings(), clock.wall, StoreStats())
     values = {"ms": 0, "created_ms": 0, "started_ms": 0, "attempts": 0, "mono": 0, "old": 0, "new": 1, "clean": 1}
     row = {column.name: values.get(column.name, "") for column in table.c if not column.nullable}
     with connection.begin():
@@ -88,7 +87,7 @@ def with_hours(connection, metric, numbers, *, part):
 
 def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connection):
     stats = StoreStats()
-    kept = Upkeep(StoreSettings(hour_days=1, minute_days=1, raw_days=1), clock.wall, WriteBuffer(clock.wall), stats)
+    kept = Upkeep(StoreSettings(hour_days=1, minute_days=1, raw_days=1), clock.wall, stats)
 
     def forgotten(after_seconds: float) -> int:
         mono.now += after_seconds
@@ -103,7 +102,7 @@ def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connecti
 
 
 def test_series_of_a_clock_that_was_ahead_count_as_seen_now(mono, clock, connection):
-    kept = Upkeep(StoreSettings(), clock.wall, WriteBuffer(clock.wall), StoreStats())
+    kept = Upkeep(StoreSettings(), clock.wall, StoreStats())
     with connection.begin():
         with_hours(connection, "n", [2], part=clock.now + 9 * DAY)
         with_hours(connection, "o", [3], part=clock.now - DAY)
@@ -119,7 +118,7 @@ def test_series_of_a_clock_that_was_ahead_count_as_seen_now(mono, clock, connect
 )
 def test_names_without_samples_make_room_once_there_are_512(mono, clock, connection, names, after_days, left):
     stats, days = StoreStats(), {"raw_days": 1, "minute_days": 2, "hour_days": 4}
-    kept = Upkeep(StoreSettings(**days), clock.wall, WriteBuffer(clock.wall), stats)
+    kept = Upkeep(StoreSettings(**days), clock.wall, stats)
     with connection.begin():
         with_hours(connection, "m", range(names), part=100 * DAY)
         with_hours(connection, "few", [600], part=100 * DAY)

@@ -10,8 +10,7 @@ import pytest
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, errors
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import WriteBuffer
-from wslgpud.store.writer import Writer
+from wslgpud.store.writer import WriteBuffer, Writer
 
 
 class Waits(threading.Condition):
@@ -37,7 +36,7 @@ def tables(connection):
 def writer(tmp_path, clock):
     """A writer that nobody has started."""
     settings, buffer = StoreSettings(commit_seconds=7.0), WriteBuffer(clock.wall)
-    return Writer(str(tmp_path / "h.db"), settings, buffer, StoreStats(), clock.wall, attach=tables)
+    return Writer(tmp_path / "h.db", settings, buffer, StoreStats(), clock.wall, attach=tables)
 
 
 def test_an_unwritable_database_is_retried_less_and_less_often(writer, caplog):
@@ -49,7 +48,7 @@ def test_an_unwritable_database_is_retried_less_and_less_often(writer, caplog):
             raise sqlite3.OperationalError("database is locked")
         tables(connection)
 
-    writer._attach, writer._upkeep = attach, lambda _: next(more)
+    writer._attach, writer.upkeep = attach, lambda *_: next(more)
     writer._wake = Waits(writer, times=11)
     writer._loop()
 
@@ -61,10 +60,10 @@ def test_an_unwritable_database_is_retried_less_and_less_often(writer, caplog):
 
 
 def test_a_bug_in_upkeep_is_told_as_one_and_the_writing_goes_on(writer, caplog):
-    def upkeep(_):
+    def upkeep(*_):
         raise ValueError("odd")
 
-    writer._upkeep, writer._wake = upkeep, Waits(writer, times=3)
+    writer.upkeep, writer._wake = upkeep, Waits(writer, times=3)
     writer._loop()
 
     assert [record.getMessage() for record in caplog.records][:2] == [

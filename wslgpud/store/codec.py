@@ -26,7 +26,8 @@ from math import gcd
 from operator import sub
 from typing import Any, NamedTuple
 
-from wslgpud.model import Number
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import GpuSample, Number, ProcessSample
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
 from wslgpud.store.schema import MAX_VALUE, PERIOD_MS, Tier, dumps
@@ -134,8 +135,45 @@ def samples_in(sheet: bytes, number: int) -> Samples | None:
     return None if entry is None else samples_of(sheet, entry)
 
 
+@dataclass(slots=True)
+class Series:
+    """A series in use: its row without the host, whether users choose its labels, and whether the database takes it."""
+
+    row: dict[str, Any]
+    limited: bool
+    #: None until the open database was asked
+    stored: bool | None = None
+
+    @classmethod
+    def of(cls, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+        text, divisor = dumps(dict(zip(spec.labels, labels, strict=False))), 10**spec.decimals
+        number = schema.series_number(spec.name, text, divisor)
+        row = {"id": number, "metric": spec.name, "kind": spec.kind, "labels": text, "divisor": divisor}
+        return cls(row, any(names.chosen(spec, labels) is not None for names in spec.names))
+
+    def scaled(self, value: float) -> int | None:
+        """Return ``value * divisor`` as an integer; None if not finite, too large, or not taken by the database."""
+        number = value * self.row["divisor"]
+        return round(number) if self.stored is not False and -MAX_VALUE < number < MAX_VALUE else None
+
+
+def process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample]) -> list[list[Any]]:
+    """Return the processes of a tick as they are stored, see ``schema.batch``."""
+    return [
+        *([p.pid, p.start_ticks, p.name, *_kib(p.rss_bytes, p.swap_bytes)] for p in processes),
+        *([g.uuid, p.pid, p.name, *_kib(p.used_bytes)] for g in gpus for p in g.processes),
+    ]
+
+
+def _kib(*sizes: int | None) -> list[int | None]:
+    return [size and size // 1024 for size in sizes]
+
+
 #: memory of a batch besides its text
 _OVERHEAD_BYTES = 800
+_PAGE = 4096
+#: bytes of data with which a row fills a page
+_PAGE_DATA = 4030
 
 
 @dataclass(slots=True)
@@ -155,6 +193,12 @@ class Batch:
     @property
     def bytes(self) -> int:
         return len(self.data) + _OVERHEAD_BYTES
+
+    def row(self) -> dict[str, Any]:
+        """Return its row without the slot, whose data fills pages, so that others find room in its place."""
+        data = pack_text(self.data)
+        size = _PAGE_DATA if len(data) <= _PAGE_DATA else -len(data) // _PAGE * -_PAGE
+        return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data.ljust(size, b"\0")}
 
 
 @dataclass(slots=True)

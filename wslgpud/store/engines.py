@@ -14,6 +14,7 @@ import sqlite3
 import stat
 import sys
 import time
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,14 +24,16 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, inspect, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
+from wslgpud import optional_packages
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
-from wslgpud.store import errors, postgresql, schema
-from wslgpud.words import cause
+from wslgpud.store import errors, schema
+from wslgpud.words import cause, say
 
 #: marks the file as ours (shown by ``file`` and ``PRAGMA application_id``): "WGPU"
 APPLICATION_ID = 0x57475055
@@ -43,6 +46,9 @@ _REMOTE = {"9p", "drvfs", "virtiofs", "vboxsf", "cifs", "smb3", "nfs", "nfs4"}
 MAX_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
+#: time limit of a statement on a server, and until its answer must be here, whatever the server does
+STATEMENT_SECONDS = 300
+ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
 
@@ -165,11 +171,8 @@ def lock_for_writing(path: Path) -> int:
     return descriptor
 
 
-def writer_engine(target: str) -> Engine:
+def writer_engine(path: Path) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
-    path = sqlite_path(target)
-    if path is None:
-        return postgresql.engine(target, poolclass=NullPool)
     url = URL.create("sqlite", database=os.fspath(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
     manual_transactions(engine, "BEGIN IMMEDIATE")
@@ -191,7 +194,7 @@ def reader_engine(target: str) -> Engine:
     if path is None:
         # each statement would have its own snapshot: data sealed between two of them would be in neither
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 8}
-        return postgresql.engine(target, **pool, isolation_level="REPEATABLE READ")
+        return server_engine(target, **pool, isolation_level="REPEATABLE READ")
     # Another user's file whose writer has exited cleanly has no log, and SQLite may be unable to create one in that
     # folder; it does not change and can be read as it is.
     at_rest = not os.access(existing_file(path).parent, os.W_OK) and not log_path(path).exists()
@@ -222,6 +225,67 @@ def reader_engine(target: str) -> Engine:
         connection.info["looks"] = 0
 
     return engine
+
+
+def server_engine(target: str, **options: Any) -> Engine:
+    """Return an engine of a database server, or raise MissingDriverError."""
+    try:
+        made = create_engine(target, connect_args={"connect_timeout": 10}, **options)
+    except (ModuleNotFoundError, SQLAlchemyError) as error:
+        raise errors.MissingDriverError(
+            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
+            database=address(target, path=True),
+            error=cause(error),
+            remedy=optional_packages.remedy("postgresql"),
+        ) from error
+    if made.driver == "psycopg":
+        event.listen(made, "do_connect", _connect)
+    event.listen(made, "connect", _pin_schema)
+    return made
+
+
+def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
+    """Connect to PostgreSQL so that no answer is awaited forever: libpq limits only the time to connect."""
+    import psycopg
+
+    class Bounded(psycopg.Connection):
+        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
+            try:
+                return super().wait(_in_time(gen), *more, **options)
+            except TimeoutError as error:
+                self.pgconn.finish()  # otherwise SQLAlchemy would roll back, and wait for that
+                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
+                raise psycopg.OperationalError(late) from error
+
+    return Bounded.connect(*positional, **named)
+
+
+def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
+    until_mono = time.monotonic() + ANSWER_SECONDS
+    try:
+        wanted = next(steps)
+        while time.monotonic() < until_mono:
+            wanted = steps.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+    raise TimeoutError
+
+
+def _pin_schema(connection: Any, _: object) -> None:
+    """Resolve names only in our schema and PostgreSQL's own, and limit the time of statements.
+
+    A user who can create a function in another schema of the path could have it run with our rights:
+    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
+        (ours,) = cursor.fetchone()
+        if ours is None:
+            raise errors.StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
+        cursor.execute(f"SET search_path = {ours}, pg_temp")
+        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
+    connection.commit()
 
 
 def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
@@ -293,50 +357,45 @@ def version_of(connection: Connection, target: str) -> int:
     return version
 
 
-def create(connection: Connection, target: str) -> None:
+def create(connection: Connection, target: str, views: Mapping[str, str] = schema.VIEWS) -> None:
     """Create the tables and views of an empty database within the caller's transaction, or raise NewerSchemaError."""
-    if schema.is_server(connection):
-        postgresql.lock_schema(connection, APPLICATION_ID)
     if version_of(connection, target):
         return
     schema.metadata.create_all(connection)
-    for name, query in schema.views(connection).items():
+    for name, query in views.items():
         connection.exec_driver_sql(f"CREATE VIEW {name} AS {query}")
     first = {"version": schema.VERSION, "name": "first tables", "applied_ms": int(time.time() * 1000)}
     connection.execute(schema.schema_migration.insert(), first)
 
 
-def prepare(connection: Connection, target: str, host_name: str) -> int:
-    """Create missing parts of an opened database; return a machine's number, locked against other writers while open.
+def prepare(connection: Connection, path: Path, host_name: str) -> int:
+    """Create missing parts of an opened file; return the id of its machine.
 
     Raises:
         NewerSchemaError: a newer wslgpud wrote it.
         ForeignDatabaseError: the file is another program's.
-        LockedError: another daemon writes for this machine.
     """
-    name, host = shown(target), schema.host
-    if not schema.is_server(connection):
-        mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
-        if mark != APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
-            raise errors.ForeignDatabaseError(
-                "{name}: belongs to another program; name another file in store.path", name=name
-            )
-    create(connection, name)
+    mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
+    if mark != APPLICATION_ID and connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
+        raise errors.ForeignDatabaseError(
+            "{name}: belongs to another program; name another file in store.path", name=str(path)
+        )
+    create(connection, str(path))
+    host = schema.host
     number: int | None = connection.scalar(select(host.c.id).where(host.c.name == host_name))
-    if number is None and not schema.is_server(connection):
+    if number is None:
         # a file is of one machine, which was renamed
         number = connection.scalar(select(func.min(host.c.id)))
         connection.execute(update(host).where(host.c.id == number).values(name=host_name))
         connection.execute(delete(schema.learned))  # or this is a copy on other hardware
-    if number is None:
-        number = connection.scalar(select(func.coalesce(func.max(host.c.id) + 1, 0))) or 0
-        connection.execute(host.insert(), {"id": number, "name": host_name, "sealed": schema.row_range(number)[0]})
-    if schema.is_server(connection) and not postgresql.lock_host(connection, APPLICATION_ID, number):
-        raise errors.LockedError(
-            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
-            database=name,
-            host_name=host_name,
-        )
+    return add_host(connection, host_name) if number is None else number
+
+
+def add_host(connection: Connection, name: str) -> int:
+    """Add a machine to a database; return its id."""
+    number = connection.scalar(select(func.coalesce(func.max(schema.host.c.id) + 1, 0))) or 0
+    row = {"id": number, "name": name, "sealed": schema.row_range(number)[0]}
+    connection.execute(schema.host.insert(), row)
     return number
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import IntegrityError
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import codec, engines, postgresql, schema, series_reader
+from wslgpud.store import codec, engines, schema, series_reader
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -238,7 +238,8 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
             query += " LEFT JOIN sqlite_master m ON m.name = s.name GROUP BY 1"
             size = {str(name): int(taken) for name, taken in connection.exec_driver_sql(query)}
         else:
-            size = postgresql.table_bytes(connection, schema.metadata.tables)
+            sizes = ((name, func.pg_total_relation_size(name)) for name in schema.metadata.tables)
+            size = {name: connection.scalar(select(of)) or 0 for name, of in sizes}
             total = sum(size.values())
     if not size:
         return {}, total, free_bytes
@@ -303,7 +304,7 @@ def recover(path: Path, wall: float) -> Path:
     made = path.with_name(f"{path.name}.recovering")
     for suffix in ("", *_SIDE_FILES):
         Path(f"{made}{suffix}").unlink(missing_ok=True)
-    engine = engines.writer_engine(str(made))
+    engine = engines.writer_engine(made)
     with closing(sqlite3.connect(path)) as old, engine.connect() as connection:
         old.row_factory = sqlite3.Row
         with connection.begin():

@@ -1,7 +1,7 @@
-"""Replication: copies the rows of the machine's own file to a central database, in order, each once.
+"""Replication: copies the rows of the machine's own file to a PostgreSQL server, in order, each once.
 
-The daemon writes only to its own file. A second ``Writer`` copies new rows, so that a server that is unreachable for a
-day causes only delay. The progress is stored in the server's row of this machine, in the same transaction as the rows:
+The daemon writes only to its own file; this thread copies new rows, so that a server that is unreachable for a day
+causes only delay. The progress is stored in the server's row of this machine, in the same transaction as the rows:
 whichever side dies, nothing is duplicated or missing. Batches are not sealed in the file before they are copied, so the
 backlog is bounded by ``store.max_bytes``, like the whole file.
 """
@@ -14,21 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, func, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, Table, func, literal_column, select, update
+from sqlalchemy.pool import NullPool
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, schema
 from wslgpud.store.codec import unpack_text
+from wslgpud.store.engines import APPLICATION_ID
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import FORGET_SECONDS, WriteBuffer, register
-from wslgpud.store.writer import Writer
+from wslgpud.store.upkeep import Upkeep
+from wslgpud.store.writer import FORGET_SECONDS, DatabaseThread
 
 #: time that ``close`` waits for a server
 CLOSE_SECONDS = 0.4
-#: rows of a table copied per transaction
-_AT_ONCE = 500
+#: rows of a table, and batches, copied per transaction
+_AT_ONCE, _BATCHES_AT_ONCE = 500, 60
 #: unsent messages followed after a start: as many as the upkeep leaves of them here
 _MAX_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
@@ -36,6 +38,44 @@ _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run)
 #: in place of a damaged batch
 _EMPTY = schema.dumps({"offsets": [], "values": {}, "processes": []})
 _batch, _box, _series = schema.batch.c, schema.outbox.c, schema.series.c
+#: each schema of a server's database is a separate history
+_OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
+#: view of unsealed data, whose text a server can read
+_RECENT = f"""
+        SELECT r.time, h.name AS host, s.metric, s.labels,
+            CASE WHEN s.divisor > 1 THEN CAST(r.value AS DOUBLE PRECISION) / s.divisor ELSE r.value END AS value
+        FROM (
+            SELECT (b.ms + o.value::bigint) / 1000.0 AS time,
+                (b.slot >> {schema.ROW_BITS} << {schema.SERIES_BITS}) | j.key::bigint AS series,
+                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
+                    ELSE j.value #>> '{{}}' END AS NUMERIC) AS value
+            FROM batch b JOIN host a ON a.id = b.slot >> {schema.ROW_BITS} AND a.sealed < b.id,
+                json_array_elements_text(b.data::json -> 'offsets') WITH ORDINALITY AS o (value, key),
+                json_each(b.data::json -> 'values') j
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host
+        WHERE r.value IS NOT NULL"""
+
+
+def prepare(connection: Connection, target: str, host_name: str) -> int:
+    """Create missing parts of a server's database; return a machine's id, locked against other daemons while open.
+
+    Raises:
+        NewerSchemaError: a newer wslgpud made it.
+        LockedError: another daemon writes for this machine.
+    """
+    # only one at a time creates tables
+    connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID, _OUR_SCHEMA)))
+    name, host = engines.shown(target), schema.host
+    engines.create(connection, name, {**schema.VIEWS, "recent": _RECENT})
+    number = connection.scalar(select(host.c.id).where(host.c.name == host_name))
+    number = engines.add_host(connection, host_name) if number is None else number
+    if not connection.scalar(select(func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), number))):
+        raise LockedError(
+            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+            database=name,
+            host_name=host_name,
+        )
+    return number
 
 
 class _Source(NamedTuple):
@@ -53,41 +93,73 @@ class _Source(NamedTuple):
     copied: dict[str, int]
 
 
-class _Rows(NamedTuple):
-    """Rows of the file by table, to be copied in one transaction; batches as text."""
-
-    rows: dict[Table, list[dict[str, Any]]]
-    #: series in the batches, as far as the server may not have them
-    series: list[dict[str, Any]]
+_NOTHING_COPIED = _Source(0, "", (0, 0), None, {})
 
 
-class ReplicationSource:
-    """Replaces ``WriteBuffer`` for the writer of a central database: rows wait in a file, not in memory."""
+class Replication(DatabaseThread):
+    """Copies a file to a server; nobody waits for that."""
 
     waiting_place = "on this machine's disk"
-    sealable_row = 1 << 62
 
-    def __init__(self, file: str, host: str, machine: str, buffer: WriteBuffer) -> None:
-        """``buffer`` is told up to which id the batches in the ``file`` may be sealed."""
-        self._file, self._host, self._machine, self._buffer = file, host, machine, buffer
+    def __init__(  # noqa: PLR0913 - what to copy, from where to where
+        self,
+        server: str,
+        settings: StoreSettings,
+        *,
+        file: str,
+        host: str,
+        machine: str,
+        wall: Callable[[], float],
+        of_file: Upkeep,
+    ) -> None:
+        """Start copying; ``of_file`` is told what may be sealed in the file. Raises MissingDriverError."""
+        self.stats = StoreStats()
+        super().__init__("wslgpud-replication", server, self.stats, settings.commit_seconds)
+        self._engine = engines.server_engine(server, poolclass=NullPool)
+        # by age alone: its size is its administrator's, as are checks, which all of a fleet would do at the same hour
+        self.upkeep, self._of_file = Upkeep(settings, wall, self.stats, on_server=True), of_file
+        self._file, self._host, self._machine = file, host, machine
         self._reader: Reader | None = None
-        self._source = _Source(0, "", (0, 0), None, {})
+        self._source = _NOTHING_COPIED
         #: id of the machine in the server
-        self.host_id = 0
-        #: ids, without the host's bits, of series that the server has; copied again each hour, to be known as read
+        self._host_id = 0
+        #: ids in the file of series that the server has; copied again each hour, to be known as read
         self._registered: set[int] = set()
         self._forgotten_wall = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
         #: samples that wait in the file, None while unknown
         self.waiting_ticks: int | None = None
+        self._thread.start()
 
-    def attach(self, connection: Connection, host_id: int) -> None:
-        """Look up the progress of an opened database, or raise LockedError: another machine has our name there."""
-        self.host_id = host_id
-        self._source = _Source(0, "", (0, 0), None, {})
-        given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == host_id))
-        with gap("how far the rows of host %d were copied", host_id):
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> bool:
+        """Copy as much as possible now; the rest waits for the next start."""
+        return super().close(timeout_seconds)
+
+    def _write(self) -> None:
+        connection = self._connected()
+        while self._copy(connection):
+            pass
+
+    def _upkeep_slice(self) -> bool:
+        return self.upkeep(self._connected(), self._host_id)
+
+    def _connected(self) -> Connection:
+        """Return the connection to the server; a new one looks up the progress.
+
+        LockedError: another machine has our name there.
+        """
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            with self._connection.begin():
+                self._host_id = prepare(self._connection, self._target, self._host)
+                self._look_up(self._connection)
+        return self._connection
+
+    def _look_up(self, connection: Connection) -> None:
+        self._source, self._registered = _NOTHING_COPIED, set()
+        given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == self._host_id))
+        with gap("how far the rows of host %d were copied", self._host_id):
             self._source = _Source(*json.loads(given)) if given else self._source
         if self._source.machine not in ("", self._machine):
             name = self._host.replace("'", "''")  # meant to be pasted
@@ -98,73 +170,67 @@ class ReplicationSource:
                 host=self._host,
                 command=take_over,
             )
-        unsent = select(_box.id).where(schema.of_host(schema.outbox, host_id), _box.done_ms.is_(None)).limit(_MAX_OPEN)
-        self._open = {number - (self._source.shift or 0) for number in connection.scalars(unsent)}
+        ours = schema.of_host(schema.outbox, self._host_id)
+        unsent = connection.scalars(select(_box.id).where(ours, _box.done_ms.is_(None)).limit(_MAX_OPEN))
+        self._open = {number - (self._source.shift or 0) for number in unsent}
 
-    def waiting(self, ticks: int) -> Sequence[_Rows]:
-        """Return rows that are new or have ended, if there are any; ``ticks`` is about the most per transaction."""
+    def _close_connection(self) -> None:
+        super()._close_connection()
+        with suppress(StoreError), self._local() as local:  # the backlog grows while the server is unreachable
+            self.waiting_ticks = self._count(local)
+        if self._stopping and self._reader is not None:
+            self._reader.close()
+
+    def _copy(self, connection: Connection) -> bool:
+        """Copy some rows that are new or have ended; return whether there were any."""
         with self._local() as local:
             self._follow(local)
-            copied = self._source.copied
-            self._buffer.sealable_row = copied[schema.batch.name]
-            rows = {}
-            for table in (*_TABLES, schema.batch):
-                limit = _AT_ONCE if table is not schema.batch else ticks // 10
-                new = select(table).where(table.c.id > copied[table.name]).order_by(table.c.id).limit(limit)
-                rows[table] = _dicts(local, new)
-            self.waiting_ticks = self._count(local)
-            # those still unsent are few, and found by an index: no range of ids, which SQLite would scan instead
-            sent = sorted(self._open.difference(local.scalars(select(_box.id).where(_box.done_ms.is_(None)))))
-            ended = _dicts(local, select(schema.outbox).where(_box.id.in_(sent[:_AT_ONCE])))
-            self._open -= {*sent[:_AT_ONCE]} - {row["id"] for row in ended}  # deleted in the file
-            rows[schema.outbox] += ended
-            if not any(rows.values()):
-                return []
+            rows = self._waiting(local)
             series = _dicts(local, select(schema.series).where(_series.id.in_(self._new_series(rows[schema.batch]))))
-        return [_Rows(rows, series)]
-
-    def write(self, connection: Connection, waiting: Sequence[_Rows]) -> int:
-        ((rows, series),) = waiting
-        if self._source.shift is None:
-            first = min(self._source.copied.values())
-            self._source = self._source._replace(shift=engines.last_row(connection, self.host_id) - first)
-        first, _ = schema.series_range(self.host_id)
-        for row in series:
-            register(connection, {**row, "id": first | row["id"] & schema.OWN_SERIES, "host": self.host_id})
-        for table, of in rows.items():
-            moved = map(self._shifted, of)
-            schema.put(connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved])
-        reached = schema.dumps(self._reached(rows))
-        connection.execute(update(schema.host).where(schema.host.c.id == self.host_id).values(source=reached))
-        return 0
-
-    def committed(self, done: Sequence[_Rows]) -> None:
-        ((rows, series),) = done
-        self._source = self._reached(rows)
-        self._registered |= {row["id"] & schema.OWN_SERIES for row in series}
+        self._of_file.sealable_row = self._source.copied[schema.batch.name]
+        if not any(rows.values()):
+            return False
+        with connection.begin():
+            if self._source.shift is None:
+                last = min(self._source.copied.values())
+                self._source = self._source._replace(shift=engines.last_row(connection, self._host_id) - last)
+            first, _ = schema.series_range(self._host_id)
+            for row in series:
+                theirs = {"id": first | row["id"] & schema.OWN_SERIES, "host": self._host_id}
+                schema.register(connection, row | theirs)
+            for table, of in rows.items():
+                moved = map(self._shifted, of)
+                schema.put(connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved])
+            reached = self._reached(rows)
+            progress = update(schema.host).where(schema.host.c.id == self._host_id)
+            connection.execute(progress.values(source=schema.dumps(reached)))
+        self._source = reached
+        self._registered |= {row["id"] for row in series}
         for row in rows[schema.outbox]:
             (self._open.discard if row["done_ms"] is not None else self._open.add)(row["id"])
-
-    def detached(self) -> None:
-        """Count the backlog while the server is unreachable; ``attach`` looks up everything else."""
-        self._registered = set()
-        with suppress(StoreError), self._local() as local:
-            self.waiting_ticks = self._count(local)
-
-    @property
-    def empty(self) -> bool:
-        """Rows not copied yet are not lost: they are in the file."""
         return True
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
 
     @contextmanager
     def _local(self) -> Iterator[Connection]:
         self._reader = self._reader or Reader(self._file, self._host)
         with self._reader.connected() as local:
             yield local
+
+    def _waiting(self, local: Connection) -> dict[Table, list[dict[str, Any]]]:
+        """Return some of the rows that are new or have ended, by table."""
+        copied = self._source.copied
+        rows = {}
+        for table in (*_TABLES, schema.batch):
+            limit = _BATCHES_AT_ONCE if table is schema.batch else _AT_ONCE
+            new = select(table).where(table.c.id > copied[table.name]).order_by(table.c.id).limit(limit)
+            rows[table] = _dicts(local, new)
+        self.waiting_ticks = self._count(local)
+        # those still unsent are few, and found by an index: no range of ids, which SQLite would scan instead
+        sent = sorted(self._open.difference(local.scalars(select(_box.id).where(_box.done_ms.is_(None)))))
+        ended = _dicts(local, select(schema.outbox).where(_box.id.in_(sent[:_AT_ONCE])))
+        self._open -= {*sent[:_AT_ONCE]} - {row["id"] for row in ended}  # deleted in the file
+        rows[schema.outbox] += ended
+        return rows
 
     def _count(self, local: Connection) -> int:
         waiting = schema.unsealed, _batch.id > self._source.copied.get(schema.batch.name, 0)
@@ -197,13 +263,12 @@ class ReplicationSource:
             self._forgotten_wall, self._registered = time.time(), set()
         numbers: set[int] = set()
         for row in batches:
-            text = _EMPTY
+            text, (first, _) = _EMPTY, schema.series_range(row["slot"] >> schema.ROW_BITS)
             with gap("ticks %d", row["id"]):
                 text = unpack_text(row["data"])
-                numbers |= {int(number) for number in json.loads(text)["values"]}
+                numbers |= {first | int(number) for number in json.loads(text)["values"]}
             row["data"] = text
-        first, _ = schema.series_range(self._buffer.host_id)
-        return [first | number for number in numbers - self._registered]
+        return [*(numbers - self._registered)]
 
     def _reached(self, rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> _Source:
         copied = self._source.copied
@@ -218,24 +283,3 @@ class ReplicationSource:
 
 def _dicts(connection: Connection, query: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
-
-
-class Central:
-    """The writer of a database of many machines, to which the rows of our file are copied."""
-
-    def __init__(
-        self, target: str, settings: StoreSettings, source: ReplicationSource, host: str, wall: Callable[[], float]
-    ) -> None:
-        """Start copying; nobody waits for the server. Raises MissingDriverError."""
-        self._target, self._host, self.source, self.stats = target, host, source, StoreStats()
-        self.writer = Writer(target, settings, source, self.stats, wall, attach=self._attach)
-        self.writer.begin()
-
-    def _attach(self, connection: Connection) -> None:
-        with connection.begin():
-            self.source.attach(connection, engines.prepare(connection, self._target, self._host))
-
-    def close(self) -> None:
-        """Copy as much as possible now; the rest waits for the next start."""
-        self.writer.close(CLOSE_SECONDS)
-        self.source.close()

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.types import TypeEngine
 
-from wslgpud.store import postgresql
+from wslgpud.metrics import MAX_SERIES_OF_NAMES
 
 #: version of the tables and views; a change needs a new one, and code to migrate older databases
 VERSION = 1
@@ -98,7 +98,7 @@ series = _table(
 
 # The newest data, as committed: some ticks in order of arrival (``id``), regardless of backward jumps of the wall clock
 # (within a batch time only increases). A row per reading would cost several times the CPU time and bytes written. A
-# sealed batch stays until it is overwritten, see ``write_buffer.write_batch``.
+# sealed batch stays until it is overwritten, see ``write_batch``.
 batch = _table(
     "batch",
     {
@@ -120,6 +120,13 @@ unsealed = batch.c.id > (
     .correlate(batch)
     .scalar_subquery()
 )
+
+#: the place of a batch that is there already (a commit that failed may have happened nevertheless), else that of a
+#: sealed one of its size
+_PLACE = sa.text("""
+    SELECT slot FROM batch WHERE slot BETWEEN :low AND :high
+        AND (id = :id OR (length(data) = :size AND id <= (SELECT sealed FROM host WHERE host.id = :host)))
+    ORDER BY id = :id DESC LIMIT 1""")
 
 # Older data: the ticks of one period sealed together.
 chunk = _table(
@@ -252,14 +259,8 @@ def _view(tier: Tier) -> str:
     )
 
 
-def views(connection: sa.Connection) -> dict[str, str]:
-    """Return the views for users, by name."""
-    recent = (
-        {"recent": postgresql.RECENT.format(row_bits=ROW_BITS, series_bits=SERIES_BITS)}
-        if is_server(connection)
-        else {}
-    )
-    return {"minute": _view(MINUTES), "hour": _view(HOURS)} | recent
+#: the views for users, by name
+VIEWS = {"minute": _view(MINUTES), "hour": _view(HOURS)}
 
 
 #: tables whose ids are in a host's range of rows
@@ -335,3 +336,37 @@ def put(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any
         others = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
         keys = table.primary_key.columns.values()
         connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
+
+
+def register(connection: sa.Connection, row: Mapping[str, Any], *, limited: bool = False) -> bool:
+    """Note that a series, a row of its table, is read; False: the database has another of its id, or too many.
+
+    Too many is ``MAX_SERIES_OF_NAMES`` of a metric, and only for ``limited`` ones.
+    """
+    of_row, key = series.c.id == row["id"], ("host", "metric", "labels", "divisor")
+    here = connection.execute(sa.select(*(series.c[name] for name in key)).where(of_row)).first()
+    if here is not None:  # the kind of a metric may have changed
+        now = {"kind": row["kind"], "seen_ms": row["seen_ms"]}
+        connection.execute(sa.update(series).where(of_row).values(now))
+        return all(row[name] == known for name, known in zip(key, here, strict=True))
+    if limited:
+        of_metric = series.c.host == row["host"], series.c.metric == row["metric"]
+        if (connection.scalar(sa.select(sa.func.count()).where(*of_metric)) or 0) >= MAX_SERIES_OF_NAMES:
+            return False
+    insert_new(connection, series, [dict(row)])
+    return True
+
+
+def write_batch(connection: sa.Connection, host_id: int, row: Mapping[str, Any]) -> None:
+    """Write a row of ``batch``, without its slot, over a sealed one of its size.
+
+    That changes one page. To insert a row and delete it later changes three to six with each commit, and each page is
+    written twice, into the log and from there into the file.
+    """
+    low, high = row_range(host_id)
+    words = {"low": low, "high": high, "id": row["id"], "size": len(row["data"]), "host": host_id}
+    slot = connection.scalar(_PLACE, words)
+    if slot is None:
+        newest = connection.scalar(sa.select(sa.func.max(batch.c.slot)).where(of_host(batch, host_id)))
+        slot = (low if newest is None else newest) + 1
+    put(connection, batch, [{**row, "slot": slot}])

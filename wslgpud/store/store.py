@@ -1,4 +1,4 @@
-"""The store's interface to the rest of the program."""
+"""The store's interface to the rest of the program, and the outbox: messages until their channels accept them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,24 +18,103 @@ from sqlalchemy import Connection, case, delete, func, select, update
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
-from wslgpud.model import Snapshot, StressResult
+from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engines, schema
 from wslgpud.store.errors import gap
-from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import DaemonRun, Learned, stress_to_json
-from wslgpud.store.replication import Central, ReplicationSource
+from wslgpud.store.records import DaemonRun, Delivery, Learned, delivery_of, stress_to_json, transition_row
+from wslgpud.store.replication import Replication
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import WriteBuffer
-from wslgpud.store.writer import Writer
+from wslgpud.store.writer import WriteBuffer, Writer
+from wslgpud.words import MessageLike, to_text
 
 #: time that ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
+#: deliveries taken over from an earlier run, the newest: those queued for ten channels that are down
+MAX_LOADED = 5000
 #: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs; the last to teach any stay
 MAX_LESSONS = 200
+
+
+class Outbox:
+    """Data that must never be lost: transitions, and queued messages.
+
+    Memory is authoritative and follows to disk at once: alerts go out even while the disk is full, and unsent ones are
+    found again after a restart. A delivery is marked only after its channel has accepted it, so each is sent at least
+    once.
+    """
+
+    def __init__(self, buffer: WriteBuffer, wall: Callable[[], float], wake: Callable[[], None]) -> None:
+        """``wake`` makes the content of ``buffer`` be written and synced at once."""
+        self._lock = threading.Lock()
+        self._buffer, self._wall, self._wake = buffer, wall, wake
+        self._unsent: dict[int, Delivery] = {}
+        self._loaded = False
+
+    def load(self, connection: Connection) -> None:
+        """Load the deliveries that no channel has accepted yet."""
+        if self._loaded:
+            # deliveries sent meanwhile may not be marked in the file yet
+            return
+        box = schema.outbox
+        query = select(box).where(box.c.done_ms.is_(None)).order_by(box.c.id.desc()).limit(MAX_LOADED)
+        earlier: dict[int, Delivery] = {}
+        for row in connection.execute(query).all()[::-1]:
+            with gap("delivery %d", row.id):
+                earlier[row.id] = delivery_of(row)
+        with self._lock:
+            self._unsent = earlier | self._unsent
+            self._loaded = True
+
+    def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
+        """Store a change of level and a message for each channel in ``messages``; return its id.
+
+        It is written and synced at once, without blocking: under memory pressure the disk may take seconds, and the
+        alert must be out by then.
+        """
+        number = self._buffer.insert(schema.transition, transition_row(transition))
+        for channel, message in messages.items():
+            self._queue(channel, message, number)
+        self._wake()
+        return number
+
+    def post(self, channel: str, payload: Mapping[str, Any]) -> None:
+        """Queue another message for ``channel``."""
+        self._queue(channel, payload)
+        self._wake()
+
+    def _queue(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> None:
+        text = json.dumps(payload, ensure_ascii=False)
+        created_ms = round(self._wall() * 1000)
+        row = {"channel": channel, "transition": transition_id, "payload": text, "created_ms": created_ms}
+        with self._lock:
+            number = self._buffer.insert(schema.outbox, row | {"attempts": 0, "error": "", "done_ms": None})
+            self._unsent[number] = Delivery(number, channel, transition_id, json.loads(text), created_ms / 1000)
+
+    def unsent(self, channel: str | None = None) -> list[Delivery]:
+        """Return the queued deliveries, oldest first, for one channel or all."""
+        with self._lock:
+            return [d for d in self._unsent.values() if channel in (None, d.channel)]
+
+    def tried(self, delivery_id: int, error: MessageLike = "", *, done: bool) -> None:
+        """Record an attempt at a delivery; it stays queued unless it is finally ``done``."""
+        with self._lock:
+            delivery = self._unsent.get(delivery_id)
+            if delivery is None:
+                return
+            delivery = delivery._replace(attempts=delivery.attempts + 1, error=error)
+            self._unsent[delivery_id] = delivery
+            if done:
+                del self._unsent[delivery_id]
+        done_ms = round(self._wall() * 1000) if done else None
+        tried = update(schema.outbox).where(schema.outbox.c.id == delivery_id)
+        tried = tried.values(attempts=delivery.attempts, error=to_text(error), done_ms=done_ms)
+        self._buffer.later(lambda connection: connection.execute(tried))
+        if done:
+            self._wake()
 
 
 @final
@@ -72,7 +151,6 @@ class Store(AbstractContextManager["Store"]):
         if path is None:
             raise ValueError("a history that is copied to a server is written into a file first: own_file")
         self._path = path
-        self._target = str(path)
         settings = settings or StoreSettings()
         self.host = host_name or socket.gethostname()
         self._clock = clock or SystemClock()
@@ -87,22 +165,29 @@ class Store(AbstractContextManager["Store"]):
         self._reader: Reader | None = None
         self._reading = threading.Lock()
         self._run_id: int | None = None
-        self._central: Central | None = None
+        self._replication: Replication | None = None
         self._boot_id = boot_id
         self.previous_run: DaemonRun | None = None
         #: time that earlier daemons have watched within ``WATCHED_SECONDS``
         self.watched_seconds = 0.0
         self.learned: dict[str, Learned] = {}
-        self._writer = Writer(self._target, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
+        self._writer = Writer(path, settings, self._buffer, self._stats, self._clock.wall, attach=self._attach)
         self.outbox = Outbox(self._buffer, self._clock.wall, self._writer.wake)
         if server:
-            self._buffer.sealable_row = 0  # before the writer starts, whose upkeep would seal the backlog
+            self._writer.upkeep.sealable_row = 0  # before the writer starts, whose upkeep would seal the backlog
         try:
             self._writer.start(ours=ours)
             self._held.callback(self._writer.close, CLOSE_SECONDS)
             if server:
-                source = ReplicationSource(self._target, self.host, machine_id, self._buffer)
-                self._central = Central(server, settings, source, self.host, self._clock.wall)
+                self._replication = Replication(
+                    server,
+                    settings,
+                    file=str(path),
+                    host=self.host,
+                    machine=machine_id,
+                    wall=self._clock.wall,
+                    of_file=self._writer.upkeep,
+                )
         except BaseException:
             self._held.close()
             raise
@@ -126,9 +211,9 @@ class Store(AbstractContextManager["Store"]):
     def close(self) -> bool:
         """Write the queue, record the clean end and close the file; False if data is lost."""
         self._buffer.later(self._note_end)
-        clean = self._writer.close(CLOSE_SECONDS)
-        if self._central is not None:
-            self._central.close()
+        clean = self._writer.close(CLOSE_SECONDS) and self._buffer.empty
+        if self._replication is not None:
+            self._replication.close()
         self._held.close()
         return clean
 
@@ -152,13 +237,13 @@ class Store(AbstractContextManager["Store"]):
         """The reader of the history while we write it; StoreError: it cannot be read."""
         with self._reading:
             if self._reader is None:
-                self._reader = self._held.enter_context(Reader(self._target, self.host))
+                self._reader = self._held.enter_context(Reader(str(self._path), self.host))
             return self._reader
 
     def _attach(self, connection: Connection) -> None:
         """Prepare a newly opened database and load this host's state from it."""
         with connection.begin():
-            host_id = engines.prepare(connection, self._target, self.host)
+            host_id = engines.prepare(connection, self._path, self.host)
             self._buffer.attach(connection, host_id)
             self.outbox.load(connection)
             self._begin_run(connection, *schema.row_range(host_id))
@@ -209,6 +294,6 @@ class Store(AbstractContextManager["Store"]):
             dropped_records_total=self._buffer.dropped_records,
             rejected_values_total=self._buffer.rejected_values,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
-            error=self._stats.error or (self._central.stats.error if self._central else ""),
-            replication_queue_ticks=self._central.source.waiting_ticks if self._central else None,
+            error=self._stats.error or (self._replication.stats.error if self._replication else ""),
+            replication_queue_ticks=self._replication.waiting_ticks if self._replication else None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from wslgpud.metrics import MetricSpec, counter, gauge
@@ -81,3 +82,12 @@ def readings(stats: StoreStats) -> Iterator[Reading]:
             yield Reading(spec, len(value))
         elif value is not None:
             yield Reading(spec, value if isinstance(value, (int, float)) else int(bool(value)))
+
+
+def written_bytes() -> int | None:
+    """Return the bytes that this thread has written to disks, None where the kernel does not count them."""
+    try:
+        counts = Path("/proc/thread-self/io").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None)

@@ -30,7 +30,6 @@ from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.schema import HOURS, MINUTES, Tier
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.write_buffer import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ _UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE
 _BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
 _TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
 _SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
-#: what is left is overwritten, see ``write_buffer.write_batch``; on a server, where slots are ids, nearly nothing
+#: what is left is overwritten, see ``schema.write_batch``; on a server, where slots are ids, nearly nothing
 _SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AND id <= :last")
 #: a clock that was years ahead must not keep any for so long
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
@@ -131,24 +130,20 @@ class Upkeep:
     """
 
     def __init__(
-        self,
-        settings: StoreSettings,
-        wall: Callable[[], float],
-        buffer: Buffer,
-        stats: StoreStats,
-        *,
-        on_server: bool = False,
+        self, settings: StoreSettings, wall: Callable[[], float], stats: StoreStats, *, on_server: bool = False
     ) -> None:
-        self._settings, self._wall, self._buffer, self._stats = settings, wall, buffer, stats
-        self._on_server = on_server
+        self._settings, self._wall, self._stats, self._on_server = settings, wall, stats, on_server
+        #: id of the host of our rows, and of the last batch that may be sealed
+        self._host, self.sealable_row = 0, 1 << 62
         self._due_mono = self._pass_due_mono = 0.0
         #: of any data; a day more, as series are seen at intervals
         self._longest_days = max(settings.raw_days, settings.minute_days, settings.hour_days) + 1
         self._offset: float | None = None
         self._even_since = 0.0
 
-    def __call__(self, connection: Connection) -> bool:
-        """Do one slice if work is due; return whether there is more."""
+    def __call__(self, connection: Connection, host: int) -> bool:
+        """Do one slice for a host if work is due; return whether there is more."""
+        self._host = host
         if time.monotonic() < self._due_mono:
             return False
         if self._seal(connection) or self._purge(connection) or self._shrink(connection):
@@ -161,9 +156,9 @@ class Upkeep:
 
     def _seal(self, connection: Connection) -> bool:
         with connection.begin():
-            last = due(connection, self._buffer.host_id, self._buffer.sealable_row)
+            last = due(connection, self._host, self.sealable_row)
         if last is not None:
-            seal(connection, self._buffer.host_id, last)
+            seal(connection, self._host, last)
         return last is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -201,13 +196,13 @@ class Upkeep:
         """Delete a slice of the first table that has rows from before its moment; return their number."""
         for table, wall in moments.items():
             limit = SLICE_CHUNKS if table == "chunk" else SLICE_ROWS
-            words = {**_ours(self._buffer.host_id), "before": round(wall * 1000), "limit": limit}
+            words = {**_ours(self._host), "before": round(wall * 1000), "limit": limit}
             if rows := connection.execute(_DELETIONS[table], words).rowcount:
                 return rows
         return 0
 
     def _delete_excess(self, connection: Connection) -> int:
-        words = {**_ours(self._buffer.host_id), "limit": SLICE_ROWS}
+        words = {**_ours(self._host), "limit": SLICE_ROWS}
         return sum(connection.execute(query, words).rowcount for query in _EXCESS.values())
 
     def _clock_settled(self) -> bool:
@@ -234,7 +229,7 @@ class Upkeep:
         """
         if time.monotonic() < self._pass_due_mono:
             return False
-        now_ms, ours = round(self._wall() * 1000), _ours(self._buffer.host_id)
+        now_ms, ours = round(self._wall() * 1000), _ours(self._host)
         raw_ms, all_ms = (now_ms - days * DAY * 1000 for days in (self._settings.raw_days, self._longest_days))
         limits = {"crowded": MAX_SERIES_OF_NAMES, "roomy": ROOMY, "limit": SLICE_ROWS}
         with connection.begin():
