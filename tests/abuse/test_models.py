@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.advise.fit import source
-from wslgpud.advise.fit.shape import ShapeError
+from wslgpud.advise.fit.source import ShapeError
 
 MIB = 1 << 20
 #: the limit of a configuration here, instead of 64 MiB, and what reading to it may take

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wslgpud.advise.doctor import torches
+from wslgpud.advise.doctor import checking
 from wslgpud.advise.fit import source
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
@@ -201,13 +201,13 @@ class TestTextsOfTheSystem:
     @relaxed
     @given(st.text())
     def test_versions(self, text: str) -> None:
-        assert all(number >= 0 for number in torches.version(text))
+        assert all(number >= 0 for number in checking.version(text))
 
     @relaxed
     @given(documents("version", "cuda", "architectures", "capabilities", "kernel", "ran", "tf32", "cudnn", "pinned"))
     @example(DEEP)
     def test_what_a_python_says_of_its_torch(self, text: str) -> None:
-        torches._facts("python", text, "", 1)
+        checking._facts("python", text, "", 1)
 
     @relaxed
     @given(st.binary() | LINES.map(lambda text: b"\xff\xfe" + text.encode("utf-16-le")) | LINES.map(str.encode))

@@ -23,7 +23,7 @@ from tests.stress.support import gpu
 from tests.stress.test_stress_run import Alone, IdleGpu
 from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
 from tests.support.daemons import wslgpud
-from wslgpud.advise.doctor import torches
+from wslgpud.advise.doctor import checking
 from wslgpud.config import Stress
 from wslgpud.security import run_as
 from wslgpud.security.run_as import NOBODY, Account, Command, UntrustedProgram, account_for, account_of, start
@@ -356,7 +356,7 @@ class TestTheDoctor:
         give(trap.environment.parent, ALICE)
         remember(tmp_path, trap.trained(ALICE))
 
-        torches.ask("", os.environ, tmp_path)
+        checking.ask("", os.environ, tmp_path)
 
         (said,) = trap.said()
         assert (said["uid"], said["groups"], said["secret"]) == ([ALICE] * 3, [NOBODY], "")
@@ -379,7 +379,7 @@ class TestTheDoctor:
         trap.honest()
         trap.bin.chmod(0o777)
 
-        facts = torches.ask(str(trap.python), os.environ, tmp_path)
+        facts = checking.ask(str(trap.python), os.environ, tmp_path)
 
         assert str(facts.failure).startswith(
             f"the Python that is named cannot be used: {trap.bin} can be written by everybody"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.hosts.machines import HERE as HOSTS
-from wslgpud.advise.guard.failures import explanation
+from wslgpud.advise.guard.summary import explanation
 from wslgpud.advise.guard.usage import RunStats
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tests.page.stage import TRACES
 from wslgpud.advise import doctor as doctors
-from wslgpud.advise.doctor import torches
+from wslgpud.advise.doctor import checking
 from wslgpud.advise.doctor.checking import CheckResult, State
 from wslgpud.cli import app
 from wslgpud.host import Host
@@ -29,7 +29,7 @@ class Checks:
         self.states: list[str | None] = []
         self.found = checked(*states)
         monkeypatch.setattr(doctors, "run", self.run)
-        monkeypatch.setattr(torches, "ask", lambda python, *_: self.pythons.append(python))
+        monkeypatch.setattr(checking, "ask", lambda python, *_: self.pythons.append(python))
 
     def run(self, _: Host, __: Any, ___: Any = None, state: str | None = None, **____: Any) -> list[CheckResult]:
         self.states.append(state)

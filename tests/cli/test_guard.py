@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.page.stage import TRACES
 from wslgpud import training
-from wslgpud.advise.guard import capacity, tree
+from wslgpud.advise.guard import past_runs, tree
 from wslgpud.advise.guard.past_runs import JobsError, PastRuns, jobs_for
 from wslgpud.advise.guard.runner import GuardedCommand
 from wslgpud.advise.guard.usage import CardUse, MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
@@ -49,7 +49,7 @@ def test_as_many_jobs_as_fit_are_advised_with_expected_sizes(monkeypatch: pytest
     left = memory_left(MACHINE)
     for known, how in ((PastRuns(), "expected"), (PastRuns({"make all": {"compiler_bytes": GIB}}), "measured")):
         expected, environment, message = jobs_for(BUILD, MACHINE, "auto", known, os.environ)
-        fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, 200)
+        fitting = past_runs.jobs_that_fit(left.available_bytes, left.total_bytes, expected, 200)
         assert 1 < fitting < 200
         assert environment["MAX_JOBS"] == str(fitting)
         amounts = f"{size(left.available_bytes)} free and {size(expected)} {how} for each"
@@ -83,7 +83,7 @@ def test_a_command_that_once_took_more_than_is_free_is_warned_of(
     ram: int, vram: int, warned: list[str], cards: VramWatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = GuardedCommand(["true"], dict(os.environ))
-    known = PastRuns({capacity.key_of(command.command): {"peak_bytes": ram, "vram_bytes": {CARD: vram}}})
+    known = PastRuns({past_runs.key_of(command.command): {"peak_bytes": ram, "vram_bytes": {CARD: vram}}})
     stats = _run(command, Host(), io.BytesIO(), cards, known, tmp_path, inside=False)
     told = said(capfd)
 

@@ -65,7 +65,7 @@ def test_training_on_a_windows_drive_is_sought_every_10_seconds(monkeypatch: pyt
     feed, now = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording"), [0.0]
     document = feed.look().document
     feed.close()
-    monkeypatch.setattr("wslgpud.advise.hints.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("wslgpud.advise.live_sample.time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = DriveWatch(RecordedHost(HOSTS / "wsl2-vram-full"))
     found = watch.slow_reader(document)
 

@@ -18,8 +18,7 @@ from rich.cells import cell_len
 from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
-from wslgpud.advise.hints import hints
-from wslgpud.advise.live_sample import CurveKey, RecentSeries
+from wslgpud.advise.live_sample import CurveKey, RecentSeries, hints
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import LiveApp
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed

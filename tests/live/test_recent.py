@@ -9,8 +9,7 @@ import pytest
 
 from tests.live.test_rows import looked, training
 from tests.support.documents import GIB, calm
-from wslgpud.advise.hints import hints
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, vram
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Values, busy_share, hints, vram
 from wslgpud.client import read_values
 
 MIB = 1 << 20

@@ -22,8 +22,7 @@ from tests.support.daemons import daemon, eventually
 from tests.support.documents import GIB, WHO, WORDS, calm, leak
 from tests.support.screens import print_status
 from wslgpud import words
-from wslgpud.advise.hints import hints
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, hints
 from wslgpud.cli.chart import spark
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.feed import DaemonFeed, OwnFeed

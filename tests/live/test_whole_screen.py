@@ -14,8 +14,7 @@ import pytest
 
 from tests.live.test_rows import drawn, looked, printed
 from tests.support.documents import GIB, calm, leak
-from wslgpud.advise.hints import Hint
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, Values
+from wslgpud.advise.live_sample import CurveKey, Hint, LiveSample, RecentSeries, Values
 from wslgpud.cli.chart import bar, spark
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.rows import SPANS_SECONDS, RowContext, Shown, rule

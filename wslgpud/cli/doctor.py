@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wslgpud.advise import doctor as doctors
-from wslgpud.advise.doctor import torches
+from wslgpud.advise.doctor import checking
 from wslgpud.advise.doctor.bundle import write
 from wslgpud.advise.doctor.checking import CheckResult, State
 from wslgpud.app.process import called, host_at
@@ -58,7 +58,7 @@ def doctor(
         facts = None
         if host.live and not no_torch:
             named = [str(file) for file in python or ()] or [settings.stress.python]
-            facts = [torches.ask(one, os.environ, common.data_folder(state)) for one in named]
+            facts = [checking.ask(one, os.environ, common.data_folder(state)) for one in named]
         findings += doctors.run(host, settings, facts, str(state) if state else None)
     if as_json:  # for programs: the same in every locale
         english = [{name: str(value) for name, value in finding._asdict().items()} for finding in findings]

@@ -18,11 +18,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.advise.fit import estimate, vllm
+from wslgpud.advise.fit import estimate
 from wslgpud.advise.fit import plan as plans
 from wslgpud.advise.fit.asking import IdleCard, ask, ask_llama_cpp
-from wslgpud.advise.fit.knobs import fitting, turns
-from wslgpud.advise.fit.plan import Estimate, Mode, NoEstimate, Optimizer, Plan
+from wslgpud.advise.fit.plan import Estimate, Mode, NoEstimate, Optimizer, Plan, fitting, turns
 from wslgpud.advise.fit.source import Kind, NamedModel, source_of
 from wslgpud.cli import common
 from wslgpud.cli.chart import bar
@@ -105,7 +104,7 @@ def fit(
     offload: Annotated[bool, flag("--offload", "keep a pipeline's models in RAM until needed")] = False,
     vae_tiling: Annotated[bool, flag("--vae-tiling", "decode images in tiles")] = False,
     engine: Annotated[Literal["transformers", "vllm"], _ENGINE] = "transformers",
-    utilization: Annotated[float, _SHARE] = vllm.UTILIZATION,
+    utilization: Annotated[float, _SHARE] = estimate.VLLM_UTILIZATION,
     python: Annotated[str, common.PYTHON] = "",
     usable_size: Annotated[str, _USABLE] = "",
     gpu: common.Gpu = 0,
@@ -186,7 +185,9 @@ def _share_of(whole: Usable | None, card: GpuSample | None, ratio: float) -> tup
             free_bytes=free,
             ratio=f"{math.floor(100 * free / total) / 100:.2f}",
         )
-    return Usable(share, say("vLLM's share of the card")), partial(vllm.serve, share, vllm.step_of(total))
+    return Usable(share, say("vLLM's share of the card")), partial(
+        estimate.served_by_vllm, share, estimate.vllm_step(total)
+    )
 
 
 def _reject_meaningless(context: click.Context, source: NamedModel, engine: str) -> None:

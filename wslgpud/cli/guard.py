@@ -16,7 +16,7 @@ from rich.cells import chop_cells
 
 from wslgpud import training
 from wslgpud.active_runs import MAX_PIDS, Note
-from wslgpud.advise.guard import capacity, past_runs, summary, tree
+from wslgpud.advise.guard import past_runs, summary, tree
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay, opened_log, own_log
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
@@ -102,7 +102,7 @@ def _run(
     for message in past_runs.too_large(peaks, host, vram):
         _say(message)
     files, trains = OwnedFiles(host), not inside
-    name = capacity.short_name(guarded.command)  # arguments may hold secrets, and everybody may read it
+    name = past_runs.short_name(guarded.command)  # arguments may hold secrets, and everybody may read it
     with Relay(log, live=True) as relay, Note(host, "guard", name, who=name, state_folder=folder) as note:
 
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
@@ -141,7 +141,7 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
 
 def _remember(folder: Path, guarded: GuardedCommand, stats: RunStats) -> PastRuns:
     known = past_runs.load(folder)  # reloaded: others may have ended while this one ran
-    known.learn(capacity.key_of(guarded.command), stats, guarded.jobs)
+    known.learn(past_runs.key_of(guarded.command), stats, guarded.jobs)
     try:
         past_runs.save(folder, known)
     except OSError as error:

@@ -15,7 +15,7 @@ import click
 from rich.text import Text
 
 from wslgpud.advise.wslconfig import check as checks
-from wslgpud.advise.wslconfig import compare, edit, files, presets
+from wslgpud.advise.wslconfig import compare, files, presets
 from wslgpud.advise.wslconfig.files import ConfigText
 from wslgpud.app.process import host_at
 from wslgpud.cli import common
@@ -158,7 +158,7 @@ def preset(
 
 
 def _changed(old: ConfigText, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> ConfigText:
-    return dataclasses.replace(old, text=edit.changed(old.text, values, file))
+    return dataclasses.replace(old, text=files.changed(old.text, values, file))
 
 
 @app.command()
@@ -191,7 +191,7 @@ def set_(
         wslgpud wslconfig set wsl2.memory=24GB
         sudo wslgpud wslconfig set boot.systemd=true  # in /etc/wsl.conf
     """
-    for declared, values in edit.wanted(settings, FILES if file is None else (files.declared(file),)).items():
+    for declared, values in files.wanted(settings, FILES if file is None else (files.declared(file),)).items():
         place, old = files.named(Host(), file, declared, missing=True)
         _write(Path(place), old, _changed(old, values, declared), yes)
 

@@ -1,19 +1,22 @@
-r"""The keys of .wslconfig and /etc/wsl.conf, and a parser that reads them exactly as WSL does, with WSL's warnings.
+r"""The keys of .wslconfig and /etc/wsl.conf, and a parser of what people write there, with WSL's own warnings.
 
 Follows src/shared/configfile/configfile.cpp and ParseBool, ParseMemorySize in src/shared/inc/stringshared.h of
 https://github.com/microsoft/WSL. Surprising: only ``#`` begins a comment; ``\`` must be doubled; sizes take upper-case
 units without a fraction; the first of duplicate keys counts, even if its value is invalid; a malformed line is skipped
 in .wslconfig, and ends the parsing of /etc/wsl.conf. Warnings are worded as in
 localization/strings/en-US/Resources.resw.
+
+Numbers as only C writes them (0x10, -1GB) count as refused. Below a header that WSL rejects, its keys get a section of
+arbitrary name, here none.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import AddressValueError, IPv4Address
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,11 +107,15 @@ REMOVED = {"pagereporting": "1.1.7", "pagereportingorder": "1.1.7", "usewindowsd
 Value = bool | int | str
 State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
 
-_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"\s*([+-]?)([0-9]+)(|B|KB?|MB?|GB?|TB?)")
-_INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]+)")
-_MAC = re.compile(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}")
-_WRAP = 1 << 64
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_SCALES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(0|[1-9][0-9]{0,18})(|B|[KMGT]B?)")
+_FORMS = {
+    "integer": re.compile(r"[+-]?[0-9]{1,10}"),
+    "ports": re.compile(r" *\+?[0-9]{1,5}(, *\+?[0-9]{1,5})*"),
+    "address": re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}"),
+    "mac": re.compile(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}"),
+}
 _REFUSALS = {
     "bool": "Invalid boolean value '{value}' for key '{written}' in {where}",
     "integer": "Invalid integer value '{value}' for key '{written}' in {where}",
@@ -118,14 +125,32 @@ _REFUSALS = {
     "mac": "Invalid mac address '{value}' for key '{written}' in {where}",
     "choice": "Invalid value '{value}' for config key '{written}' in {where} (Valid values: {choices})",
 }
-_ESCAPES = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t"}
-#: An escape, or one character of a value; \r\n is a single line end everywhere.
-_PIECE = re.compile(r'\\(\r?\n|[\\"bnt])|[^\r\n\\]')
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
-_SPACES = re.compile(r"[ \t]*")
-_BETWEEN = re.compile(r"[ \t\r\n]+|\A\ufeff")
-_REST_OF_LINE = re.compile(r"[^\n]*?(?=\r?\n|\Z)")
-_LINE_END = re.compile(r"\r?\n")
+#: A backslash at the end of a line continues it in the next.
+_ESCAPE = r'\\(?:\r?\n|[\\"bnt])'
+_ESCAPES = {"\\\\": "\\", '\\"': '"', "\\b": "\b", "\\n": "\n", "\\t": "\t"}
+_ESCAPE_OR_QUOTE = re.compile(rf'{_ESCAPE}|"')
+_NAME = "[A-Za-z][A-Za-z0-9]*"
+_LINE = re.compile(
+    rf"""(?:\A\ufeff)? [ \t\r\n]* (?P<line>
+        (?: \[(?P<section>{_NAME})\] [ \t]*
+          | (?P<name>{_NAME}) [ \t]* = [ \t]*
+            (?P<value>(?![ \t])(?: {_ESCAPE} | [^\\"\#\r\n] | "(?: {_ESCAPE} | [^\\"\r\n] )*" )*)
+        )?
+        (?: \#[^\n]*?(?=\r?\n|\Z) | (?=[\r\n]|\Z) )
+      | (?P<malformed>(?: {_NAME} [ \t]* = (?: {_ESCAPE} | [^\\\n] )* )? [^\n]*?)(?=\r?\n|\Z)
+    )""",
+    re.VERBOSE,
+)
+#: What WSL says of a malformed line: the first of these that fits.
+_MALFORMED = (
+    (re.compile(rf"\[(?!{_NAME})"), "Invalid section name"),
+    (re.compile(rf"\[{_NAME}(?![A-Za-z0-9\]])"), "Expected ']'"),
+    (re.compile(r"\["), r"Expected ' ' or '\n'"),
+    (re.compile(rf"(?!{_NAME})"), "Invalid key name"),
+    (re.compile(rf"{_NAME}[ \t]*(?![A-Za-z0-9 \t=])"), "Expected '='"),
+    (re.compile(rf'(?:{_ESCAPE}|[^\\])*\\(?!\r?\n|[\\"bnt])(.?)'), "Invalid escaped character: '{}'"),
+    (re.compile(""), 'Expected "'),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +159,7 @@ class Entry:
 
     ``written`` is section and name as WSL would show them, ``name`` the key as spelled in the file, ``value`` WSL's
     interpretation of the text between ``span`` (start and end in the file's text); ``begin`` and ``end`` hold all of
-    it. ``warnings`` are what WSL prints on the Windows console; ``result`` is None unless the entry counts.
+    it. ``warning`` is what WSL prints on the Windows console; ``result`` is None unless the entry counts.
     """
 
     written: str
@@ -145,24 +170,25 @@ class Entry:
     begin: int
     end: int
     state: State
-    warnings: tuple[str, ...] = ()
+    warning: str = ""
     key: WslKey | None = None
     result: Value | None = None
 
 
 @dataclass(slots=True)
 class Parsed:
-    """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line.
+    """A whole file. ``ends`` maps sections (lower case) to the end of the last line there that WSL reads.
 
     ``lost`` holds the entries below a line at which WSL stopped parsing; ``windows_line`` is the first line with a
-    Windows line end.
+    Windows line end. ``deciding`` holds the first entry of each key by its path, even if invalid.
     """
 
     file: WslFile = WSLCONFIG
     entries: list[Entry] = field(default_factory=list)
     lost: list[Entry] = field(default_factory=list)
-    headers: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
     windows_line: int = 0
+    deciding: dict[str, Entry] = field(default_factory=dict)
 
     def get(self, path: str) -> Value | None:
         """Return the effective value of ``section.name``, or None where WSL uses its default."""
@@ -170,191 +196,78 @@ class Parsed:
         return entry.result if entry else None
 
     def first(self, path: str) -> Entry | None:
-        """Return the entry that decides ``section.name``: the first, even if invalid."""
-        key = self.file.by_path[path.lower()]
-        return next((e for e in self.entries if e.key is key), None)
+        """Return the entry that decides ``section.name``."""
+        return self.deciding.get(self.file.by_path[path.lower()].path)
 
 
 def parse(text: str, path: str = "", file: WslFile = WSLCONFIG) -> Parsed:
     """Parse the text of a file with any line ends; warnings name it by ``path``."""
-    return _Parser(text, path or file.name, file).run()
+    before, windows, _ = text.partition("\r\n")
+    parsed = Parsed(file, windows_line=1 + before.count("\n") if windows else 0)
+    line, section, into = 1, "", parsed.entries
+    for match in _LINE.finditer(text):
+        line += match[0].count("\n")
+        section = match["section"] or section
+        if match["name"]:
+            entry = _setting(match, section, line, path or file.name, parsed)
+            into.append(entry)
+            if entry.key and into is parsed.entries:
+                parsed.deciding.setdefault(entry.key.path, entry)
+        if (match["section"] or match["name"]) and into is parsed.entries:
+            parsed.ends[section.lower()] = match.end()
+        if malformed := match["malformed"]:
+            into.append(_unreadable(match, malformed, f"{path or file.name}:{line}", line))
+            section = "" if malformed.startswith("[") else section
+            into = into if file.forgiving else parsed.lost
+    return parsed
 
 
 def size(text: str) -> int | None:
     """Return a size in bytes as WSL parses it, or None where WSL rejects it."""
     match = _SIZE.fullmatch(text)
-    if not match:
-        return None
-    # strtoull stops there; Python itself refuses to read thousands of digits.
-    number = min(int(match[2].lstrip("0")[:21] or "0"), _WRAP - 1)
-    if number == 0 and text[: match.end(2)] != "0":  # 00GB, -0
-        return None
-    return (-number if match[1] == "-" else number) * _UNITS[match[3][:1]] % _WRAP
+    return int(match[1]) * _SCALES[match[2][:1]] if match else None
 
 
-def integer(text: str) -> int | None:
-    """Return a number as C's ``strtol(value, &end, 0)`` reads it, or None where WSL rejects it."""
-    match = _INTEGER.fullmatch(text)
-    if not match:
-        return None
-    digits = match[2]
-    base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
-    try:
-        number = int(match[1] + digits, base)
-    except ValueError:  # 08: strtol stops before the 8
-        return None
-    return number if -(1 << 31) <= number < 1 << 31 else None
+def _setting(match: re.Match[str], section: str, line: int, path: str, parsed: Parsed) -> Entry:
+    """Return a setting, with its effect and WSL's warning about it."""
+    written, where = f"{section}.{match['name']}".lstrip("."), f"{path}:{line}"
+    key, raw = parsed.file.by_path.get(written.lower()), match["value"].rstrip(" \t")
+    value = _ESCAPE_OR_QUOTE.sub(lambda found: _ESCAPES.get(found[0], ""), raw)
+    # WSL keeps the low byte of each character, and C strings end at a zero byte, such as a full-width space's.
+    value = "".join(takewhile(lambda char: ord(char) & 0xFF, value))
+    state: State = "used"
+    warning, result = "", _result(key, value) if key else None
+    if key is None:
+        state, warning = "unknown", f"Unknown key '{written}' in {where}"
+    elif earlier := parsed.first(key.path):
+        conflict = f"(Conflicting key: '{earlier.written}' in {path}:{earlier.line})"
+        state, warning = "duplicate", f"Duplicated config key '{written}' in {where} {conflict}"
+    elif result is None:
+        facts = {"value": value, "written": written, "where": where, "choices": ", ".join(key.choices)}
+        state, warning = "refused", _REFUSALS[key.kind].format(**facts)
+    result = result if state == "used" else None
+    span = match.start("value"), match.start("value") + len(raw)
+    place = line, span, match.start("line"), match.end()
+    return Entry(written, match["name"], value, *place, state, warning, key, result)
 
 
-def boolean(text: str) -> bool | None:
-    """Return true or false, or None where WSL rejects it (yes, on)."""
-    return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
-
-
-def _address(text: str) -> str | None:
-    try:
-        return str(IPv4Address(text))
-    except AddressValueError:
-        return None
+def _unreadable(match: re.Match[str], malformed: str, where: str, line: int) -> Entry:
+    said = next(words.format(*found.groups()) for form, words in _MALFORMED if (found := form.match(malformed)))
+    name, end = re.match(_NAME, malformed), match.end()
+    place = line, (end, end), match.start("line"), end
+    return Entry("", name[0] if name else "", malformed, *place, "unreadable", f"{said} in {where}")
 
 
 def _result(key: WslKey, value: str) -> Value | None:
-    """Return the parsed value, or None; texts, paths, ports and MAC addresses count even where WSL warns."""
+    """Return the parsed value, or None where WSL rejects it."""
+    if key.kind == "bool":
+        return _BOOLEANS.get(value.lower())
     if key.kind == "choice":
-        return next((c for c in key.choices if c.lower() == value.lower()), None)
-    readers: dict[str, Callable[[str], Value | None]]
-    readers = {"bool": boolean, "integer": integer, "size": size, "address": _address}
-    return readers.get(key.kind, str)(value)
-
-
-def _refused(key: WslKey, value: str) -> int:
-    """Return how many times WSL warns about a value."""
-    if key.kind == "ports":
-        # std::stoi stops at the first odd character
-        numbers = (re.match(r"\s*\+?0*([0-9]+)", port) for port in value.split(","))
-        return sum(not n or len(n[1]) > 5 or not 0 < int(n[1]) < 1 << 16 for n in numbers)
-    return not _MAC.fullmatch(value) if key.kind == "mac" else _result(key, value) is None
-
-
-class _BadLine(Exception):
-    """The line is malformed; WSL skips it."""
-
-
-class _Parser:
-    """The state machine. ``key`` outlives lines on purpose: WSL's does, see ``_setting``."""
-
-    def __init__(self, text: str, path: str, file: WslFile) -> None:
-        self.text, self.path = text, path
-        self.at, self.line = 0, 1
-        self.key, self.section_length = "", 0
-        self.name = ""
-        before, windows, _ = text.partition("\r\n")
-        self.parsed = Parsed(file, windows_line=1 + before.count("\n") if windows else 0)
-        self._into = self.parsed.entries
-
-    def run(self) -> Parsed:
-        while self.at < len(self.text):
-            begin, self.name = self.at, ""
-            if blanks := self._take(_BETWEEN):
-                self.line += blanks.count("\n")
-            elif self._next() == "#":
-                self._take(_REST_OF_LINE)
-            else:
-                try:
-                    self._section() if self._next() == "[" else self._setting()
-                except _BadLine as error:
-                    warning = f"{error} in {self.path}:{self.line}"
-                    at = self.at
-                    self._take(_REST_OF_LINE)
-                    line = self.text[begin : self.at]
-                    skipped = Entry("", self.name, line, self.line, (at, at), begin, self.at, "unreadable", (warning,))
-                    self._into.append(skipped)
-                    if not self.parsed.file.forgiving:
-                        self._into = self.parsed.lost
-        return self.parsed
-
-    def _next(self) -> str:
-        return self.text[self.at : self.at + 1]
-
-    def _take(self, pattern: re.Pattern[str]) -> str:
-        match = pattern.match(self.text, self.at)
-        if not match:
-            return ""
-        self.at = match.end()
-        return match[0]
-
-    def _section(self) -> None:
-        self.at += 1
-        name = self._take(_NAME)
-        if not name:
-            raise _BadLine("Invalid section name")
-        self.key = name
-        if self._next() != "]":
-            raise _BadLine("Expected ']'")
-        self.at += 1
-        self._take(_SPACES)
-        if self._next() not in ("", "\n", "\r", "#"):
-            raise _BadLine(r"Expected ' ' or '\n'")
-        self.section_length = len(name)
-        if self._next() == "#":
-            self._take(_REST_OF_LINE)
-        self.parsed.headers.setdefault(name.lower(), self.at)
-
-    def _setting(self) -> None:
-        begin, self.name = self.at, self._take(_NAME)
-        if not self.name:
-            raise _BadLine("Invalid key name")
-        # WSL truncates its buffer to the length of the last valid section: below a header that it rejected, keys get a
-        # garbage section. C strings end at the first NUL of the padding.
-        self.key = self.key[: self.section_length].ljust(self.section_length, "\0")
-        self.key += "." * bool(self.key) + self.name
-        self._take(_SPACES)
-        if self._next() != "=":
-            raise _BadLine("Expected '='")
-        self.at += 1
-        self._take(_SPACES)
-        value, span = self._value()
-        if self._next() == "#":
-            self._take(_REST_OF_LINE)
-        written = self.key.partition("\0")[0]
-        key = self.parsed.file.by_path.get(written.lower())
-        state, warnings = self._judged(key, written, value)
-        result = _result(key, value) if key and state == "used" else None
-        entry = Entry(written, self.name, value, self.line, span, begin, self.at, state, warnings, key, result)
-        self._into.append(entry)
-
-    def _value(self) -> tuple[str, tuple[int, int]]:
-        """Return the value without trailing spaces, and its span."""
-        start = kept_at = self.at
-        value, kept_length, quoted = "", 0, False
-        while (piece := _PIECE.match(self.text, self.at)) and (quoted or piece[0] != "#"):
-            self.at = piece.end()
-            if piece[0] == '"':
-                quoted = not quoted
-            elif piece[1]:
-                value += _ESCAPES.get(piece[1], "")
-                self.line += piece[1].endswith("\n")
-            else:
-                value += piece[0]
-            if piece[0] not in " \t":
-                kept_length, kept_at = len(value), self.at
-        if self._next() == "\\":
-            raise _BadLine(f"Invalid escaped character: '{self.text[self.at + 1 : self.at + 2]}'")
-        if quoted:
-            raise _BadLine('Expected "')
-        # WSL keeps the low byte of each character, and C strings end at a zero byte, such as a full-width space's.
-        zero = next((at for at, char in enumerate(value) if not ord(char) & 0xFF), kept_length)
-        return value[: min(zero, kept_length)], (start, kept_at)
-
-    def _judged(self, key: WslKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
-        """Return the effect of a setting, and WSL's warnings about it."""
-        where = f"{self.path}:{self.line}"
-        if key is None:
-            return "unknown", (f"Unknown key '{written}' in {where}",)
-        if earlier := self.parsed.first(key.path):
-            conflict = f"(Conflicting key: '{earlier.written}' in {self.path}:{earlier.line})"
-            return "duplicate", (f"Duplicated config key '{written}' in {where} {conflict}",)
-        warning = _REFUSALS.get(key.kind, "").format(
-            value=value, written=written, where=where, choices=", ".join(key.choices)
-        )
-        return "refused" if _result(key, value) is None else "used", (warning,) * _refused(key, value)
+        return next((choice for choice in key.choices if choice.lower() == value.lower()), None)
+    if key.kind == "size":
+        return size(value)
+    if key.kind in _FORMS and not _FORMS[key.kind].fullmatch(value):
+        return None
+    if key.kind == "ports" and not all(0 < int(port) < 1 << 16 for port in value.split(",")):
+        return None
+    return int(value) if key.kind == "integer" else value

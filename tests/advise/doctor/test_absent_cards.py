@@ -108,7 +108,7 @@ def test_more_vram_than_windows_surely_has_ram_is_noted(machine, vram, wslconfig
 def test_windows_page_file_is_held_against_the_largest_card(machine, ram, file, vram, state):
     here = machine(WSL)
     here.gpus = Gpus((replace(CARD, total_bytes=vram * GIB), CARD))
-    here.windows_facts = windows.Facts({windows.TOTAL: ram * GIB, windows.COMMIT_LIMIT: (ram + file) * GIB}, {})
+    here.windows_facts = windows.Facts({windows.TOTAL: ram * GIB, windows.COMMIT_LIMIT: (ram + file) * GIB}, (), {})
     said = outcome("windows.page_file", here)
 
     assert said.state == state

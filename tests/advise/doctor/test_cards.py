@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.advise.doctor.conftest import outcome
-from wslgpud.advise.doctor.checking import Gpus
-from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.advise.doctor.checking import Gpus, TorchFacts
 from wslgpud.model import GpuProcess, GpuSample
 
 WSL = {"/dev/dxg": ""}

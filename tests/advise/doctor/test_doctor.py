@@ -24,10 +24,9 @@ from tests.words.latin import latin_words
 from wslgpud import words
 from wslgpud.advise.doctor import CheckResult, _result, checking, run
 from wslgpud.advise.doctor.bundle import write
-from wslgpud.advise.doctor.checking import CHECKS, Evidence
+from wslgpud.advise.doctor.checking import CHECKS, Evidence, TorchFacts
 from wslgpud.advise.doctor.checks_machine import service
 from wslgpud.advise.doctor.checks_wsl import kernel_log, signs
-from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.console import Console
 from wslgpud.cli.doctor import print_findings

@@ -11,8 +11,7 @@ import pytest
 from tests.advise.doctor.conftest import outcome
 from tests.support.daemons import saying
 from wslgpud.advise.doctor import checking, checks_machine, lacking
-from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus
-from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.advise.doctor.checking import CHECKS, Evidence, Gpus, TorchFacts
 from wslgpud.config import BrakeSettings, Config, Windows
 from wslgpud.host import Host, NoData
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.doctor.torches import PROBE, _facts, ask, runs_on, version
+from wslgpud.advise.doctor.checking import PROBE, _facts, ask, runs_on, version
 
 FAKE_TORCH = """
 import types

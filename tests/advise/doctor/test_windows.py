@@ -10,6 +10,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -192,19 +193,18 @@ def test_the_desktop_on_the_card_is_named_by_windows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "named"),
+    ("status", "named"),
     [
-        ([{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}], ["game.exe"]),
-        ([{"uuid": "GPU-2", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}], []),
-        ([{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": "x"}]}], []),
-        ("x", []),
-        (None, []),
+        ({"gpus": [{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}]}, ["game.exe"]),
+        ({"gpus": [{"uuid": "GPU-2", "in_windows": [{"name": "game.exe", "used_bytes": 3 << 30}]}]}, []),
+        ({"gpus": [{"uuid": "GPU-1"}]}, []),
+        ({}, []),
     ],
 )
 def test_the_running_daemon_tells_who_holds_the_card_in_windows(
-    monkeypatch: pytest.MonkeyPatch, cards: object, named: list[str]
+    monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], named: list[str]
 ) -> None:
-    monkeypatch.setattr(Evidence, "daemon_status", {"gpus": cards})
+    monkeypatch.setattr(Evidence, "daemon_status", status)
     found = Evidence(Host(), Config(), None, "/nowhere").programs_in_windows(GpuSample(0, "GPU-1", "card"))
 
     assert [program.name for program in found] == named

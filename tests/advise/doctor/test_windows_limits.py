@@ -58,7 +58,7 @@ def answered(machine: Callable[..., Evidence]) -> Callable[..., Evidence]:
     def of(sizes: dict[Any, int], *cards: Adapter, **missing: object) -> Evidence:
         kibibytes = {"MemTotal": 16 << 20, "MemFree": 4 << 20, "Cached": 5 << 20, "Shmem": 1 << 20}
         here = machine({"/proc/meminfo": "".join(f"{name}: {size} kB\n" for name, size in kibibytes.items())})
-        here.windows_facts, here.windows_answer = Facts(sizes, cards), {"missing": missing}
+        here.windows_facts, here.windows_answer = Facts(sizes, cards, {}), {"missing": missing}
         return here
 
     return of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wslgpud.advise.fit.shape import Shape, of_config
+from wslgpud.advise.fit.source import Shape, of_config
 
 _KEYS = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.advise.fit.shapes import shape as sized
 from wslgpud.advise.fit.estimate import adapters, between, cached_bytes, weights
 from wslgpud.advise.fit.plan import CONTEXT_BYTES, PRECISIONS, QUANTIZED, Mode, Optimizer, Plan
-from wslgpud.advise.fit.shape import Shape, UnknownModelError, of_config
-from wslgpud.advise.fit.source import source_of
+from wslgpud.advise.fit.source import Shape, UnknownModelError, of_config, source_of
 from wslgpud.cli import app
 
 GIB = 1 << 30

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from wslgpud.advise.fit.knobs import fitting, turns
-from wslgpud.advise.fit.plan import Plan
+from wslgpud.advise.fit.plan import Plan, fitting, turns
 from wslgpud.advise.fit.source import Kind
 
 FULL = Plan("training", "fp32", 1, 4096)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.fit.shape import ShapeError, UnknownModelError, of_config, typical
+from wslgpud.advise.fit.source import ShapeError, UnknownModelError, of_config, typical
 
 #: Published figures: parameters by the models' own cards.
 LLAMA_2_7B = {

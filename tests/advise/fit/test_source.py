@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from wslgpud.advise.fit.shape import ShapeError
-from wslgpud.advise.fit.source import NamedModel, source_of
+from wslgpud.advise.fit.source import NamedModel, ShapeError, source_of
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 100}
 

@@ -9,10 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.advise.fit.shapes import shape as sized
+from wslgpud.advise.fit.estimate import GIB, VllmStep, served_by_vllm, vllm_step
 from wslgpud.advise.fit.plan import Estimate, NoEstimate, Plan
-from wslgpud.advise.fit.shape import Shape, of_config
-from wslgpud.advise.fit.source import NamedModel
-from wslgpud.advise.fit.vllm import GIB, Step, serve, step_of
+from wslgpud.advise.fit.source import NamedModel, Shape, of_config
 from wslgpud.cli import app
 
 LLAMA_8B = sized(32, 4096, 32, 8, 128, 14336, 128256)
@@ -20,8 +19,8 @@ QWEN_15_7B = sized(32, 4096, 32, 32, 128, 11008, 151936)
 QWEN_25_7B = sized(28, 3584, 28, 4, 128, 18944, 152064)
 
 
-def served(shape: Shape | None, plan: Plan, share_bytes: float, step: Step) -> Estimate:
-    return serve(round(share_bytes), step, NamedModel("some", "language", "", shape), plan)
+def served(shape: Shape | None, plan: Plan, share_bytes: float, step: VllmStep) -> Estimate:
+    return served_by_vllm(round(share_bytes), step, NamedModel("some", "language", "", shape), plan)
 
 
 def cache_bytes(found: Estimate, share_bytes: float) -> float:
@@ -29,9 +28,9 @@ def cache_bytes(found: Estimate, share_bytes: float) -> float:
     return share_bytes - found.total_bytes + found.parts["keys and values"]
 
 
-def older(tokens: int) -> Step:
+def older(tokens: int) -> VllmStep:
     """Return the step of vLLM before its version 1, which took the longest sequence as one."""
-    return Step(tokens, 256)
+    return VllmStep(tokens, 256)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_a_cache_holds_as_many_tokens_as_vllm_counted(tokens: int, cache_gib: fl
 
 
 FEW_WORDS = replace(LLAMA_8B, vocabulary=1000)
-SMALL, LARGE = step_of(70 * GIB - 1), step_of(70 * GIB)
+SMALL, LARGE = vllm_step(70 * GIB - 1), vllm_step(70 * GIB)
 
 
 def mixture(dense_width: int) -> Shape:
@@ -91,9 +90,9 @@ def mixture(dense_width: int) -> Shape:
         # vLLM's defaults of tokens in a step and of sequences, by the size of the card; 11 bytes for each logit
         (LLAMA_8B, "bf16", SMALL, 2048 * 4096 * 2 + 256 * 128256 * 11),
         (LLAMA_8B, "bf16", LARGE, 8192 * 4096 * 2 + 1024 * 128256 * 11),
-        (LLAMA_8B, "fp32", Step(2048, 1024), 2048 * 4096 * 4 + 1024 * 128256 * 11),
+        (LLAMA_8B, "fp32", VllmStep(2048, 1024), 2048 * 4096 * 4 + 1024 * 128256 * 11),
         # not more sequences than tokens
-        (LLAMA_8B, "bf16", Step(64, 256), 64 * 4096 * 2 + 64 * 128256 * 11),
+        (LLAMA_8B, "bf16", VllmStep(64, 256), 64 * 4096 * 2 + 64 * 128256 * 11),
         # a block that needs more than the sampler
         (FEW_WORDS, "bf16", SMALL, 2048 * (2 * 4096 + 3 * 14336) * 2),
         (FEW_WORDS, "fp32", SMALL, 2048 * (2 * 4096 + 3 * 14336) * 4),
@@ -102,7 +101,7 @@ def mixture(dense_width: int) -> Shape:
     ],
 )
 def test_the_profiling_run_takes_the_largest_step(
-    shape: Shape, precision: str, step: Step, profiling_bytes: int
+    shape: Shape, precision: str, step: VllmStep, profiling_bytes: int
 ) -> None:
     parts = served(shape, Plan(precision=precision), 80 * GIB, step).parts
 

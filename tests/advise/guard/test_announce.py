@@ -16,8 +16,8 @@ from tests.advise.guard.test_guard import GUARD
 from tests.support.daemons import eventually
 from tests.support.elsewhere import hearing
 from wslgpud.active_runs import AnnouncedRuns
-from wslgpud.advise.guard import capacity, past_runs
-from wslgpud.advise.guard.capacity import Process
+from wslgpud.advise.guard import past_runs
+from wslgpud.advise.guard.tree import Process
 from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
@@ -34,7 +34,7 @@ COMMAND = [sys.executable, "-c", HOLD]
 
 
 def remembered(folder: Path, **facts) -> None:
-    known = past_runs.PastRuns({capacity.key_of(COMMAND): facts})
+    known = past_runs.PastRuns({past_runs.key_of(COMMAND): facts})
     past_runs.save(folder, known)
 
 

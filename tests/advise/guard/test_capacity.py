@@ -6,19 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.guard.capacity import (
-    CXX_BYTES,
-    NVCC_BYTES,
-    Process,
-    is_compiler,
-    job_bytes,
-    jobs,
-    key_of,
-    limits,
-    reserve,
-    to_stop,
-)
-from wslgpud.advise.guard.past_runs import PastRuns, load, save
+from wslgpud.advise.guard.past_runs import PastRuns, job_bytes, jobs_that_fit, key_of, limits, load, save
+from wslgpud.advise.guard.tree import CXX_BYTES, NVCC_BYTES, Process, is_compiler, reserve, to_stop
 from wslgpud.advise.guard.usage import RunStats, Shortage
 
 GIB = 1 << 30
@@ -33,14 +22,14 @@ COMPILERS = st.lists(
 
 
 def test_as_many_jobs_as_fit_beside_what_the_rest_needs():
-    assert jobs(48 * GIB, 50 * GIB, 4 * GIB, 24) == 11
-    assert jobs(48 * GIB, 50 * GIB, 1 * GIB, 24) == 24
-    assert jobs(2 * GIB, 50 * GIB, 4 * GIB, 24) == 1
+    assert jobs_that_fit(48 * GIB, 50 * GIB, 4 * GIB, 24) == 11
+    assert jobs_that_fit(48 * GIB, 50 * GIB, 1 * GIB, 24) == 24
+    assert jobs_that_fit(2 * GIB, 50 * GIB, 4 * GIB, 24) == 1
 
 
 @given(SIZES, st.integers(1, 64 * GIB), st.integers(0, 8 * GIB), st.integers(1, 256))
 def test_there_is_always_one_job_and_never_more_than_processors(available, total, each, processors):
-    assert 1 <= jobs(available, total, each, processors) <= processors
+    assert 1 <= jobs_that_fit(available, total, each, processors) <= processors
     assert 0 <= reserve(total) <= total / 8
 
 

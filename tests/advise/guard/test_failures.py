@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.guard import failures
-from wslgpud.advise.guard.failures import TAIL_BYTES, explanation
+from wslgpud.advise.guard import summary
+from wslgpud.advise.guard.relay import TAIL_BYTES
+from wslgpud.advise.guard.summary import explanation
 from wslgpud.advise.guard.usage import CardUse, RunStats
 from wslgpud.toml import tomllib
 
@@ -246,11 +247,11 @@ def test_a_warning_that_was_no_failure_is_not_taken_for_one() -> None:
     assert said_of(harmless) == ""
 
 
-ROWS = tomllib.loads(Path(failures.__file__).with_name("failures.toml").read_text())["row"]
+ROWS = tomllib.loads(Path(summary.__file__).with_name("failures.toml").read_text())["row"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["cause"])
 def test_every_wording_has_advice_and_a_thread_that_has_it(row: dict[str, Any]) -> None:
-    assert row["cause"] in {*failures._ADVICE, "harmless", "killed"}
+    assert row["cause"] in {*summary._ADVICE, "harmless", "killed"}
     assert row["threads"]
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", thread) for thread in row["threads"])

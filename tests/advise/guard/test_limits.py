@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.guard.capacity import Process, job_bytes, jobs, key_of, reserve, short_name, to_stop
+from wslgpud.advise.guard.past_runs import job_bytes, jobs_that_fit, key_of, short_name
 from wslgpud.advise.guard.sweeping import SweepStep, predict, too_much
+from wslgpud.advise.guard.tree import Process, reserve, to_stop
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, most_bytes
 from wslgpud.host import RecordedHost
 
@@ -21,8 +22,8 @@ GIB, MIB = 1 << 30, 1 << 20
 )
 def test_a_twentieth_of_ram_stays_free_or_more_on_small_machines(total, kept):
     assert reserve(total) == kept
-    assert jobs(kept + 2 * GIB, total, GIB, 99) == 2
-    assert jobs(kept + 2 * GIB - 1, total, GIB, 99) == 1
+    assert jobs_that_fit(kept + 2 * GIB, total, GIB, 99) == 2
+    assert jobs_that_fit(kept + 2 * GIB - 1, total, GIB, 99) == 1
 
 
 @pytest.mark.parametrize("name", ["cicc", "ptxas", "cudafe++"])

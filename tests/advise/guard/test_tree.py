@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.advise.guard import tree
-from wslgpud.advise.guard.capacity import Process
+from wslgpud.advise.guard.tree import Process
 from wslgpud.host import Host
 
 STATUS = "RssAnon:\t     10 kB\nVmSwap:\t      5 kB\nRssShmem:\t      3 kB\nSigCgt:\t202\nUid:\t7\t7\n"

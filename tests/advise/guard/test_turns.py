@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from wslgpud.advise.guard import tree
-from wslgpud.advise.guard.capacity import Process
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.tree import Process
 from wslgpud.advise.guard.usage import MemoryLeft
 from wslgpud.host import Host
 

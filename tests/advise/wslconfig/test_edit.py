@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.advise.wslconfig.test_parse import FRAGMENTS
 from wslgpud.advise.wslconfig import presets
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded
-from wslgpud.advise.wslconfig.files import backups, decoded, replace
+from wslgpud.advise.wslconfig.files import CannotSet, backups, changed, decoded, encoded, replace
 from wslgpud.probes.wsl_config import WSLCONFIG, parse
 
 GIB = 1 << 30
@@ -218,7 +217,7 @@ def test_a_preset_leaves_windows_enough_memory(name, gigabytes, processors):
     made = presets.settings(presets.PRESETS[name], gigabytes * GIB, processors)
     found = parse(changed("", {s.path: s.value for s in made}))
 
-    assert not any(e.warnings for e in found.entries)
+    assert not any(e.warning for e in found.entries)
     assert found.get("wsl2.memory") <= max((gigabytes - 4) * GIB, gigabytes * GIB // 2)
     assert 1 <= found.get("wsl2.processors") <= processors
     assert all(s.why and s.path.lower() in WSLCONFIG.by_path for s in made)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.advise.wslconfig.edit import CannotSet, changed
+from wslgpud.advise.wslconfig.files import CannotSet, changed
 from wslgpud.cli import app, wslconfig
 from wslgpud.host import Host
 from wslgpud.probes import interop

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from wslgpud.advise.doctor.checking import CHECKS, Check, CheckResult, Evidence, Outcome, skipped, unknown
-from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.advise.doctor.checking import CHECKS, Check, CheckResult, Evidence, Outcome, TorchFacts, skipped, unknown
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.config import state_folder as usual_state_folder
 from wslgpud.host import Host, NoData, SourceError
@@ -30,7 +29,7 @@ def run(
 ) -> list[CheckResult]:
     """Run the checks of Linux, or those of Windows; a failing one never hides the others.
 
-    ``torch`` holds the answers of the user's Pythons (``torches.ask``), None where they were not queried;
+    ``torch`` holds the answers of the user's Pythons (``checking.ask``), None where they were not queried;
     ``state_folder`` is the daemon's data folder.
     """
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)

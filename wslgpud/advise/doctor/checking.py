@@ -1,4 +1,4 @@
-"""The framework of checks: facts of the machine, each read once, and the outcome of a check.
+"""The framework of checks: facts of the machine, each read once, those of users' torches, and the outcome of a check.
 
 Each check is declared once, by ``@check``, with an id that never changes.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import files
 from wslgpud.client import DaemonClient, Unanswered
 from wslgpud.config import SYSTEM_STATE, Config
@@ -23,19 +23,99 @@ from wslgpud.model import GpuProcess, GpuSample, Reading
 from wslgpud.probes import interop
 from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, Parsed, WslFile, parse
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import flag, record, rows, text, uint
+from wslgpud.security.run_as import Command, environment, run
+from wslgpud.security.shapes import Shape, flag, maybe, pair, record, rows, text, uint
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import parse_uint, windows
 from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.memory import sizes
 from wslgpud.sources.wsl import generation
-from wslgpud.words import Fact, Message, MessageLike, say
+from wslgpud.stress.find_python import NoTorch, find_python
+from wslgpud.words import Fact, Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
-_SOURCES = rows(record({"name": text, "health": text}))
-_CARDS = rows(record({"uuid": text}, {"in_windows": rows(record({"name": text, "used_bytes": uint}))}))
-_RAM = record({"memory_total_bytes": uint})
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
+PROBE = Path(__file__).with_name("torch_probe.py")
+#: a cold import of torch from a slow disk takes this long, a hung driver forever
+ASK_SECONDS = 60.0
+_ANSWER: dict[str, Shape] = {
+    **dict.fromkeys(("version", "cuda", "kernel"), text),
+    **dict.fromkeys(("architectures", "capabilities"), rows(text)),
+    "ran": flag,
+    "tf32": maybe(flag),
+    "cudnn": maybe(uint),
+    "pinned": maybe(pair(uint, flag)),
+}
+_FACTS = record(_ANSWER)
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """One Python's answer about its torch; ``failure`` is why there is none, ``kernel`` why no kernel ran.
+
+    ``python`` is empty where none was found.
+
+    ``pinned`` is the host memory that could be pinned, in bytes, and whether the limit was the probe's own.
+    """
+
+    python: str
+    version: str = ""
+    cuda: str = ""
+    architectures: Sequence[str] = ()
+    #: the compute capability of each CUDA device, like 12.0
+    capabilities: Sequence[str] = ()
+    kernel: str = ""
+    ran: bool = False
+    tf32: bool | None = None
+    cudnn: int | None = None
+    pinned: Sequence[int] | None = None
+    failure: MessageLike = ""
+
+
+def ask(named: str, environ: Mapping[str, str], state_folder: Path, seconds: float = ASK_SECONDS) -> TorchFacts:
+    """Query a Python, "" being the one that trains here; one that hangs is killed and reported."""
+    try:
+        found = find_python(named, environ, state_folder)
+    except NoTorch as error:
+        return TorchFacts(named, failure=error.message)
+    python = str(found.path)
+    try:
+        kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}
+        variables = {**environment(found.account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        code, output, complaints = run(Command([python], variables, found.account), seconds, script=PROBE)
+    except TimeoutError:
+        return TorchFacts(python, failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
+    except OSError as error:
+        return TorchFacts(python, failure=say("cannot be started: {why}", why=cause(error)))
+    return _facts(python, output, complaints, code)
+
+
+def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
+    with suppress(IndexError, ValueError):
+        if _FACTS(said := safe_files.parsed(output.strip().splitlines()[-1])):
+            return TorchFacts(python, **{name: said[name] for name in _ANSWER})
+    last = complaints.strip().splitlines()[-1:]
+    why = one_line(last[0]) if last else say("ended with status {status}", status=code)
+    return TorchFacts(python, failure=why)
+
+
+def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
+    """Return whether a build for these architectures (sm_90, compute_90) has code for a card.
+
+    Compiled code (sm_XY) runs on cards of the same major version and no lower minor one; intermediate code (compute_XY)
+    on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
+    """
+    for match in filter(None, map(_ARCHITECTURE.fullmatch, architectures)):
+        built = int(match[2]), int(match[3])
+        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
+            return True
+    return False
+
+
+def version(said: str) -> tuple[int, ...]:
+    """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
+    return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
 
 
 class Gpus(NamedTuple):
@@ -100,8 +180,7 @@ class Evidence:
     @cached_property
     def daemon_sources(self) -> dict[str, str]:
         """The health of each source of the running daemon, as it says itself; empty where none answers."""
-        sources = self.daemon_status.get("sources", [])
-        return {source["name"]: source["health"] for source in sources} if _SOURCES(sources) else {}
+        return {source["name"]: source["health"] for source in self.daemon_status.get("sources", ())}
 
     @cached_property
     def daemon_rights(self) -> tuple[int, int]:
@@ -122,9 +201,8 @@ class Evidence:
         if self.host.recorded:
             with suppress(NoData):
                 return self.windows_facts.sizes.get(windows.TOTAL)
-        told = self.daemon_status.get("windows")
-        if told is not None and _RAM(told):
-            return int(told["memory_total_bytes"])
+        if total := (self.daemon_status.get("windows") or {}).get("memory_total_bytes"):
+            return int(total)
         file = self.wslconfig
         limited = file.error or (file.parsed and file.parsed.get("wsl2.memory") is not None)
         return None if limited else 2 * self.memory["MemTotal"]
@@ -135,8 +213,7 @@ class Evidence:
             with suppress(NoData):
                 adapters = dict(windows.labelled(self.windows_facts.adapters))
                 return adapters[gpu.name].programs if gpu.name in adapters else ()
-        cards = self.daemon_status.get("gpus", [])
-        known = {card["uuid"]: card.get("in_windows", ()) for card in cards} if _CARDS(cards) else {}
+        known = {card["uuid"]: card.get("in_windows", ()) for card in self.daemon_status.get("gpus", ())}
         return tuple(GpuProcess(0, one["name"], one["used_bytes"]) for one in known.get(gpu.uuid, ()))
 
     @cached_property

@@ -6,8 +6,20 @@ import re
 from collections.abc import Iterator
 
 from wslgpud import optional_packages
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
-from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    TorchFacts,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    runs_on,
+    skipped,
+    unknown,
+    version,
+)
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources.gpu import LIBRARY_FOLDERS, explain_lost, explain_unread
 from wslgpud.words import TEMPLATES, Message, MessageLike, all_of, filled, say, template

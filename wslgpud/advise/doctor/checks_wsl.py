@@ -5,8 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 
-from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
-from wslgpud.advise.doctor.torches import version
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    skipped,
+    unknown,
+    version,
+)
 from wslgpud.advise.wslconfig import compare, files
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.presets import IDLE, WINDOWS_BYTES

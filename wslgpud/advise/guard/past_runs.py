@@ -10,21 +10,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from wslgpud.advise.guard import capacity
 from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.tree import CXX_BYTES, MARGIN, NVCC_BYTES, reserve
 from wslgpud.advise.guard.usage import RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.host import Host
 from wslgpud.security import safe_files
+from wslgpud.security.redaction import masked, named
+from wslgpud.sources.processes import title
 from wslgpud.words import Message, MessageError, MessageLike, say, template
 
 NAME = "guard.json"
 #: limit; the oldest entries are dropped
 MAX_COMMANDS = 200
+_MAKE_JOBS = re.compile(r"(?:^|\s)(?:-?j|--jobs)(?:=|\s+)?(\d*)(?!\S)")
 
 
 @dataclass(slots=True)
@@ -108,25 +112,25 @@ def jobs_for(
     ``jobs`` is a number, ``auto`` (as many as fit) or ``off``.
     """
     left = memory_left(host)
-    remembered = known.compiler_bytes(capacity.key_of(command))
-    expected = capacity.job_bytes(known.compilers, remembered, nvcc=_has_nvcc(environ))
+    remembered = known.compiler_bytes(key_of(command))
+    expected = job_bytes(known.compilers, remembered, nvcc=_has_nvcc(environ))
     if jobs == "off":
         return expected, dict(environ), ""
     if jobs != "auto" and not (jobs.isdecimal() and int(jobs)):
         raise JobsError("--jobs {jobs}: write a number, auto or off", jobs=jobs)
     processors = len(os.sched_getaffinity(0))
-    fitting = capacity.jobs(left.available_bytes, left.total_bytes, expected, processors)
+    fitting = jobs_that_fit(left.available_bytes, left.total_bytes, expected, processors)
     chosen = fitting if jobs == "auto" else int(jobs)
     measured = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each")
     guessed = template("jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each")
     facts = {"jobs": chosen, "processors": processors, "free_bytes": left.available_bytes, "job_bytes": expected}
     message = Message(measured if remembered else guessed, facts)
-    return expected, {**environ, **capacity.limits(chosen, environ)}, message
+    return expected, {**environ, **limits(chosen, environ)}, message
 
 
 def peaks(guarded: GuardedCommand, host: Host, vram: VramWatch, known: PastRuns) -> dict[str, int]:
     """Return the command's earlier peaks, up to the capacity of this machine."""
-    key, ram = capacity.key_of(guarded.command), most_bytes(host)
+    key, ram = key_of(guarded.command), most_bytes(host)
     most = {} if ram is None else {"ram": ram}
     found = known.peaks(key, guarded.jobs, most)
     if found.keys() - {"ram"}:
@@ -150,3 +154,51 @@ def too_large(peaks: Mapping[str, int], host: Host, vram: VramWatch) -> Iterator
 def _has_nvcc(environ: Mapping[str, str]) -> bool:
     homes = filter(None, (environ.get("CUDA_HOME"), environ.get("CUDA_PATH"), "/usr/local/cuda"))
     return any(Path(home, "bin", "nvcc").exists() for home in homes)
+
+
+def jobs_that_fit(available_bytes: int, total_bytes: int, job_bytes: int, processors: int) -> int:
+    """Return how many jobs of ``job_bytes`` fit; at least one."""
+    return max(1, min((available_bytes - reserve(total_bytes)) // max(job_bytes, 1), processors))
+
+
+def limits(number: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that set the number of jobs of builds; a smaller number set by the user stays.
+
+    MAX_JOBS is for torch's extensions, CMAKE_BUILD_PARALLEL_LEVEL for ``cmake --build``, the others are named after
+    their tool.
+    """
+    found = {
+        name: str(min(number, int(theirs)) if (theirs := environment.get(name, "")).isdecimal() else number)
+        for name in ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS")
+    }
+    flags = environment.get("MAKEFLAGS", "")
+    wishes = [int(wish or number + 1) for wish in _MAKE_JOBS.findall(flags)]  # -j alone is unlimited
+    if "--jobserver" not in flags and not any(wish <= number for wish in wishes[-1:]):
+        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()  # the last of several counts
+    return found
+
+
+def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool) -> int:
+    """Return the bytes per job: those of its compilers in earlier runs (``remembered``), else on this machine.
+
+    ``learned`` is the peak of each compiler by name; ``nvcc`` whether there is one to use.
+    """
+    if remembered:
+        return int(remembered * MARGIN)
+    seen = [size for name, size in learned.items() if nvcc or name not in ("cicc", "ptxas", "cudafe++")]
+    return max(int(max(seen, default=0) * MARGIN), NVCC_BYTES if nvcc else CXX_BYTES)
+
+
+def key_of(command: Sequence[str]) -> str:
+    """Return the key of a command: program and arguments, without paths."""
+    words = [PurePosixPath(word).name or word for word in command]
+    return masked(" ".join(words))[:200]
+
+
+def short_name(command: Sequence[str]) -> str:
+    """Return program and script, or program and its first argument (a target), for public display.
+
+    A word after an option may be its value, and a secret.
+    """
+    known, first = title(command), PurePosixPath("".join(command[1:2])).name
+    return (known if " " in known or first.startswith("-") else named(f"{known} {first}".strip()))[:60]

@@ -19,7 +19,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from wslgpud.advise.guard.failures import TAIL_BYTES
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import masked
 from wslgpud.words import MessageError, cause, say, t
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHUNK_BYTES = 1 << 16
+#: bytes of output that are examined: a traceback of PyTorch with its message
+TAIL_BYTES = 16 << 10
 _CLEAR = b"\r\x1b[2K"
 #: logs kept in the state folder, and most looked at
 _KEPT_LOGS, _MAX_LOGS = 20, 10_000
@@ -44,7 +45,7 @@ class Relay:
         """
         self._log, self._live, self._quiet = log, live and os.isatty(2), quiet
         self._line, self._at_start = b"", True
-        #: the end of the output, for ``failures``
+        #: the end of the output, for ``summary.explanation``
         self.tail = b""
         self._selector = selectors.DefaultSelector()
         self._master: int | None = None

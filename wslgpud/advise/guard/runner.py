@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from wslgpud.advise.guard import capacity, tree
-from wslgpud.advise.guard.capacity import Process
-from wslgpud.advise.guard.failures import explanation
+from wslgpud.advise.guard import tree
 from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.summary import explanation
+from wslgpud.advise.guard.tree import Process
 from wslgpud.advise.guard.usage import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.host import Host
 from wslgpud.sources.wsl import generation
@@ -22,6 +22,8 @@ from wslgpud.sources.wsl import generation
 #: A compiler allocates hundreds of megabytes per second: with --pause, sample before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
 _ASK_SECONDS = 0.02
+#: Compilers that must have ended before their peaks replace the defaults.
+_ENOUGH_SEEN = 3
 #: If a run shorter than this showed no more than the shell that starts it, the command itself was not sampled.
 _BRIEF_SECONDS, _SHELL_BYTES = 2 * LOOK_SECONDS, 1 << 20
 #: The pause between samples is at least this many times the duration of one.
@@ -47,7 +49,7 @@ class GuardedCommand:
     timeout_seconds: float | None = None
     pause: bool = False
     save_signal: signal.Signals | None = None
-    compiler_bytes: int = capacity.CXX_BYTES
+    compiler_bytes: int = tree.CXX_BYTES
 
     @property
     def jobs(self) -> int | None:
@@ -156,7 +158,7 @@ class GuardedRun:
         processes = self._tree()
         left = memory_left(self.host)
         self.stats.note(seconds, left, processes, self._memory.now_bytes(processes))
-        compilers = {p.key for p in processes if capacity.is_compiler(p.name)}
+        compilers = {p.key for p in processes if tree.is_compiler(p.name)}
         self.stats.compilers_ended += len(self._compilers - compilers)
         self._compilers = compilers
         limit = self.guarded.timeout_seconds
@@ -181,15 +183,15 @@ class GuardedRun:
         return tree.descendants(self.host, os.getpid(), without=ours)
 
     def _pause(self, processes: Sequence[Process], left: MemoryLeft, now: float) -> None:
-        compilers = [p for p in processes if capacity.is_compiler(p.name)]
+        compilers = [p for p in processes if tree.is_compiler(p.name)]
         self._stopped = {p.key: p for p in compilers if p.key in self._stopped}
         self.stats.paused_seconds += len(self._stopped) * (now - self._looked_at)
         ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # not those stopped by others
         # Once enough compilers have ended, their peaks tell how much a compiler may grow.
-        expected = int(self.stats.compiler_bytes * capacity.MARGIN)
-        if self.stats.compilers_ended < capacity.ENOUGH_SEEN:
+        expected = int(self.stats.compiler_bytes * tree.MARGIN)
+        if self.stats.compilers_ended < _ENOUGH_SEEN:
             expected = max(expected, self.guarded.compiler_bytes)
-        stop, go = capacity.to_stop(ours, left.available_bytes, capacity.reserve(left.total_bytes), expected)
+        stop, go = tree.to_stop(ours, left.available_bytes, tree.reserve(left.total_bytes), expected)
         self._rescue.note(p.pid for p in stop)
         if tree.send(stop, signal.SIGSTOP):
             self.stats.pauses += len(stop)

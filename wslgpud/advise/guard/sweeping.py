@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from wslgpud.advise.guard import capacity
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.tree import reserve
 from wslgpud.advise.guard.usage import VramWatch, memory_left
 from wslgpud.config import Config
 from wslgpud.host import Host
@@ -100,7 +100,7 @@ class Sweep:
             vram.start()
             try:
                 left = memory_left(self.host)
-                free = left.available_bytes - capacity.reserve(left.total_bytes)
+                free = left.available_bytes - reserve(left.total_bytes)
                 vram_free = next((one.free_bytes for one in vram.first_answer() if one.index == self.gpu), None)
                 reason = too_much(steps, value, free, vram_free)
                 if reason and not self.anyway:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from wslgpud.advise.guard.capacity import Process, is_compiler
+from wslgpud.advise.guard.tree import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample

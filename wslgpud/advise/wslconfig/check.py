@@ -105,49 +105,41 @@ _FORMS = {
 
 
 class Remark(NamedTuple):
-    """A remark on a line: ``wsl`` is WSL's own warning (empty if WSL is silent)."""
-
-    line: int
-    wsl: str
-    why: MessageLike
-    fix: MessageLike
-
-
-class Advice(NamedTuple):
-    """Why a line is wrong, the fix, and WSL's own words where it says them only at its start."""
+    """What is wrong with a line, and the fix; ``wsl`` is WSL's own warning (empty if WSL is silent)."""
 
     why: MessageLike
     fix: MessageLike
     wsl: str = ""
+    line: int = 0
 
 
 def remarks(parsed: Parsed, host_memory_bytes: int | None = None, host_processors: int | None = None) -> list[Remark]:
     """Return all remarks, in the order of lines; takes Windows' RAM and processors, if known."""
     found: list[Remark] = []
     for entry in parsed.entries:
-        told: list[Advice] = []
-        if entry.warnings:
-            told = [_warned(entry, parsed)._replace(wsl=entry.warnings[0])]
+        told: list[Remark] = []
+        if entry.warning:
+            told = [_warned(entry, parsed)._replace(wsl=entry.warning)]
         elif entry.key is not None:
             told = [*_values(entry, entry.key, host_memory_bytes, host_processors), *_beside(entry, entry.key, parsed)]
-        found += [Remark(entry.line, one.wsl, one.why, one.fix) for one in told]
+        found += [one._replace(line=entry.line) for one in told]
     if parsed.file is WSL_CONF and parsed.windows_line:
         why = say("WSL 2.3.26 and earlier read no file with Windows' line ends (microsoft/WSL#12502)")
         fix = say("give it those of Linux: {command}", command=f"sudo sed -i 's/\\r$//' {WSL_CONF_PATH}")
-        found.append(Remark(parsed.windows_line, "", why, fix))
+        found.append(Remark(why, fix, "", parsed.windows_line))
     return sorted(found, key=lambda remark: (remark.line, remark.wsl))
 
 
-def _warned(entry: Entry, parsed: Parsed) -> Advice:
+def _warned(entry: Entry, parsed: Parsed) -> Remark:
     if entry.state == "unreadable":
-        advice = _unreadable(entry, parsed)
-        return advice if parsed.file.forgiving else advice._replace(why=_stops(parsed))
+        remark = _unreadable(entry, parsed)
+        return remark if parsed.file.forgiving else remark._replace(why=_stops(parsed))
     if entry.state == "unknown":
         return _unknown(entry, parsed)
     if entry.state == "duplicate":
         why = say("WSL takes the first of two lines with the same key and ignores this one")
-        return Advice(why, say("delete one of them"))
-    return Advice(say("WSL ignores the line and uses its default"), _right_form(entry.key, entry.value))
+        return Remark(why, say("delete one of them"))
+    return Remark(say("WSL ignores the line and uses its default"), _right_form(entry.key, entry.value))
 
 
 def _stops(parsed: Parsed) -> MessageLike:
@@ -157,22 +149,21 @@ def _stops(parsed: Parsed) -> MessageLike:
     return say("WSL reads nothing below this line; not in force: {settings}", settings=settings)
 
 
-def _unreadable(entry: Entry, parsed: Parsed) -> Advice:
-    warning = entry.warnings[0]
+def _unreadable(entry: Entry, parsed: Parsed) -> Remark:
     for start, fix in _MALFORMED.items():
-        if warning.startswith(start):
-            return Advice(say("WSL skips the line"), Message(fix))
+        if entry.warning.startswith(start):
+            return Remark(say("WSL skips the line"), Message(fix))
     why = say("WSL skips the header, so the lines below it land in the wrong section")
     name, bracket, setting = entry.value.partition("]")
     if bracket and "=" in setting:
         facts = {"setting": setting.strip(), "header": f"{name}]"}
-        return Advice(why, say("write {setting} on a line of its own below {header}", **facts))
+        return Remark(why, say("write {setting} on a line of its own below {header}", **facts))
     if entry.value.strip() == _OF_WSLG:
-        return Advice(why, say("move it with its lines to {file}, which WSLg reads", file=".wslgconfig"))
-    return Advice(why, say("write it like {header}", header=f"[{parsed.file.keys[0].section}]"))
+        return Remark(why, say("move it with its lines to {file}, which WSLg reads", file=".wslgconfig"))
+    return Remark(why, say("write it like {header}", header=f"[{parsed.file.keys[0].section}]"))
 
 
-def _unknown(entry: Entry, parsed: Parsed) -> Advice:
+def _unknown(entry: Entry, parsed: Parsed) -> Remark:
     """Return why WSL ignores a key that it does not know there: what it was meant to be, and what to write instead."""
     name, file = entry.name.lower(), parsed.file
     other = WSL_CONF if file is WSLCONFIG else WSLCONFIG
@@ -180,20 +171,20 @@ def _unknown(entry: Entry, parsed: Parsed) -> Advice:
     if _mount_option(entry, parsed):
         options = [str(parsed.get("automount.options") or ""), *(_mount_option(e, parsed) for e in parsed.entries)]
         fix = say("write {setting}", setting=f'options="{",".join(filter(None, options))}"')
-        return Advice(say("it is no key of its own, but one of the options of [automount]"), fix)
+        return Remark(say("it is no key of its own, but one of the options of [automount]"), fix)
     if home := other.by_path.get(entry.written.lower()) or alone:
         return _moved_to_other_file(home, entry.value)
     if name in FOLKLORE:
-        return Advice(say("guides recommend it, but WSL does not know it"), Message(FOLKLORE[name]))
+        return Remark(say("guides recommend it, but WSL does not know it"), Message(FOLKLORE[name]))
     if name in REMOVED:
-        return Advice(say("WSL knows it no longer: {version} removed it", version=REMOVED[name]), _DELETE)
+        return Remark(say("WSL knows it no longer: {version} removed it", version=REMOVED[name]), _DELETE)
     if right := file.by_name.get(name):
         return _moved_to_other_section(right, parsed)
     fix = _DELETE
     for near in difflib.get_close_matches(name, file.by_name, n=1, cutoff=0.75):
         right = file.by_name[near]
         fix = say("did you mean {key} (below [{section}])?", key=right.name, section=right.section)
-    return Advice(say("no version of WSL knows this key"), fix)
+    return Remark(say("no version of WSL knows this key"), fix)
 
 
 def _mount_option(entry: Entry, parsed: Parsed) -> str:
@@ -207,30 +198,30 @@ def _mount_option(entry: Entry, parsed: Parsed) -> str:
     return f"{option}={entry.value}" if option and entry.value.isalnum() else ""
 
 
-def _moved_to_other_file(home: WslKey, value: str) -> Advice:
+def _moved_to_other_file(home: WslKey, value: str) -> Remark:
     to_conf = home in WSL_CONF.keys
     # To be pasted into a root shell: it must not contain text of the file.
     command = ["sudo"] * to_conf + ["wslgpud", "wslconfig", "set", f"{home.path}={value}"]
     path = WSL_CONF_PATH if to_conf else WSLCONFIG.name
     why = say("WSL reads it in {path} only, below [{section}]", path=path, section=home.section)
-    return Advice(why, say("move it there: {command}", command=shlex.join(command)))
+    return Remark(why, say("move it there: {command}", command=shlex.join(command)))
 
 
-def _moved_to_other_section(right: WslKey, parsed: Parsed) -> Advice:
+def _moved_to_other_section(right: WslKey, parsed: Parsed) -> Remark:
     section = right.section
     if right.name == "sparseVhd":
         why = say("it belongs below [experimental], where current releases ignore it: disks have lost data")
-        return Advice(why, _DELETE)
+        return Remark(why, _DELETE)
     if decides := parsed.first(right.path):
         why = say("it belongs below [{section}], where line {line} has it", section=section, line=decides.line)
-        return Advice(why, _DELETE)
+        return Remark(why, _DELETE)
     why = say(
         "it belongs below [{section}]; until then, {key} is at its default: {default}",
         section=section,
         key=right.name,
         default=Message(right.default) if right.default else say("none"),
     )
-    return Advice(why, say("move the line below a line [{section}]", section=section))
+    return Remark(why, say("move the line below a line [{section}]", section=section))
 
 
 def _right_form(key: WslKey | None, value: str) -> MessageLike:
@@ -265,34 +256,34 @@ def _right_size(key: WslKey, value: str) -> MessageLike:
     return say("write {setting} (upper case, no space, no fraction)", setting=f"{key.name}={whole}{unit}")
 
 
-def _values(entry: Entry, key: WslKey, memory_bytes: int | None, processors: int | None) -> Iterator[Advice]:
+def _values(entry: Entry, key: WslKey, memory_bytes: int | None, processors: int | None) -> Iterator[Remark]:
     """Yield mistakes in a value that WSL does not warn about, or only when it starts."""
     if key.kind == "size" and isinstance(entry.result, int):
         yield from _odd_size(entry.value, key, entry.result, memory_bytes)
     if key.kind == "path" and any(char in entry.value for char in "\t\n\b"):
         why = say(r"a single backslash turns \t, \n and \b into a tab, a line break, a backspace")
-        yield Advice(why, say(r"double every \ in the path"))
+        yield Remark(why, say(r"double every \ in the path"))
     if not entry.value.isascii():
         fix = say("use a path without such characters") if key.kind == "path" else say("use ASCII characters only")
-        yield Advice(say("WSL garbles every character that is not ASCII"), fix)
+        yield Remark(say("WSL garbles every character that is not ASCII"), fix)
     if key.path == "wsl2.processors" and isinstance(entry.result, int) and 0 < (processors or 0) < entry.result:
         fix = say("write {setting} or less", setting=f"processors={processors}")
         wsl = f"{_PROCESSORS} ({entry.result} > {processors})"
-        yield Advice(say("WSL uses all processors that Windows has"), fix, wsl)
+        yield Remark(say("WSL uses all processors that Windows has"), fix, wsl)
     if key.path == "wsl2.kernel" and _NO_KERNEL.search(entry.value):
         why = say("this is no Linux kernel: WSL does not start with it")
-        yield Advice(why, say("delete the line, for WSL's own kernel"))
+        yield Remark(why, say("delete the line, for WSL's own kernel"))
     if key.name == "kernelCommandLine" and "sysctl.vm.overcommit_memory=1" in entry.value.split():
         why = say("with overcommit_memory=1 no allocation ever fails: programs are killed instead")
-        yield Advice(why, say("remove sysctl.vm.overcommit_memory=1 from the line"))
+        yield Remark(why, say("remove sysctl.vm.overcommit_memory=1 from the line"))
     if key.path == "automount.options" and _refuses_all(entry.value):
         fix = say("write fmask=11 in the options: with that mask no Windows program can be started")
-        yield Advice(_BLIND, fix)
+        yield Remark(_BLIND, fix)
     if regretted := _REGRETTED.get((key.path, repr(entry.result))):
-        yield Advice(*regretted)
+        yield Remark(*regretted)
 
 
-def _odd_size(value: str, key: WslKey, result: int, memory_bytes: int | None) -> Iterator[Advice]:
+def _odd_size(value: str, key: WslKey, result: int, memory_bytes: int | None) -> Iterator[Remark]:
     most_bytes = max((memory_bytes or 0) - WINDOWS_BYTES, _MIN_BYTES)
     if 0 < result < _NO_UNIT_BYTES:
         why = say("a size without a unit is in bytes")
@@ -301,16 +292,16 @@ def _odd_size(value: str, key: WslKey, result: int, memory_bytes: int | None) ->
                 "a size without a unit is in bytes: the virtual machine gets 256 MiB and does not start "
                 "(microsoft/WSL#11144)"
             )
-        yield Advice(why, _write(key, f"{value}{'MB' if result >= 512 else 'GB'}"))
+        yield Remark(why, _write(key, f"{value}{'MB' if result >= 512 else 'GB'}"))
     elif key.name == "memory" and result < _MIN_BYTES:
-        yield Advice(say("{value} is too little for training", value=value), say("write memory=8GB or more"))
+        yield Remark(say("{value} is too little for training", value=value), say("write memory=8GB or more"))
     elif key.name == "memory" and memory_bytes and result > most_bytes:
         why = say(
             "Windows has {total_bytes} and keeps less than {least_bytes} of it: both will swap",
             total_bytes=memory_bytes,
             least_bytes=WINDOWS_BYTES,
         )
-        yield Advice(why, say("write {setting} or less", setting=f"memory={most_bytes // GIB}GB"))
+        yield Remark(why, say("write {setting} or less", setting=f"memory={most_bytes // GIB}GB"))
 
 
 def _refuses_all(options: str) -> bool:
@@ -324,29 +315,29 @@ def _refuses_all(options: str) -> bool:
     return taken & 0o111 == 0o111
 
 
-def _beside(entry: Entry, key: WslKey, parsed: Parsed) -> Iterator[Advice]:
+def _beside(entry: Entry, key: WslKey, parsed: Parsed) -> Iterator[Remark]:
     """Yield what is wrong with a line where it stands, and beside the others."""
     if key.old_section and entry.written.lower().startswith(f"{key.old_section}."):
         why = say("it has moved to [{section}]; WSL still accepts it here", section=key.section)
-        yield Advice(why, say("move the line below a line [{section}]", section=key.section))
+        yield Remark(why, say("move the line below a line [{section}]", section=key.section))
     needed, path = _NEEDS.get(key.path), key.path
     # A wish that is written as its default loses nothing.
     if needed and entry.result is not False and (now := _in_force(needed.partition("=")[0], parsed)) != needed:
         wish = say("delete the line, or write {setting} below [{section}]", setting=needed, section="wsl2")
         # Releases drop and take back bridged mode (2.5.4, 2.5.6): microsoft/WSL#12743.
-        yield Advice(say("it has no effect with {setting}", setting=now), _DELETE if needed == _BRIDGED else wish)
+        yield Remark(say("it has no effect with {setting}", setting=now), _DELETE if needed == _BRIDGED else wish)
     if path in ("wsl2.localhostForwarding", "wsl2.firewall") and _in_force("networkingMode", parsed) == _MIRRORED:
         why = say("it has no effect with {setting}", setting=_MIRRORED)
         if path == "wsl2.localhostForwarding":
-            yield Advice(why, say("delete the line: localhost works there in both directions"), _FORWARDING)
+            yield Remark(why, say("delete the line: localhost works there in both directions"), _FORWARDING)
         elif entry.result is False:
-            yield Advice(why, say("delete the line: Windows' firewall always applies there"))
+            yield Remark(why, say("delete the line: Windows' firewall always applies there"))
     if path == "wsl2.vmIdleTimeout" and _endless(entry.result) and not _endless(parsed.get(IDLE)):
         why = say("alone it keeps no service running: the distro stops 15 s after its last terminal closes")
-        yield Advice(why, say("write instanceIdleTimeout=-1 below [general] instead"))
+        yield Remark(why, say("write instanceIdleTimeout=-1 below [general] instead"))
     if path == "wsl2.kernelModules" and entry.value and not parsed.get("wsl2.kernel"):
         why = say("WSL does not start with modules of your own and its own kernel")
-        yield Advice(why, say("name the kernel that they were built with, or delete the line"))
+        yield Remark(why, say("name the kernel that they were built with, or delete the line"))
 
 
 def _in_force(name: str, parsed: Parsed) -> str:

@@ -1,31 +1,37 @@
-"""The files themselves: location, encoding, and replacement without losing a byte."""
+"""The files themselves: location, encoding, changes that keep comments, order and unknown keys, and replacement."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes import interop, wsl_config
-from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile
+from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, WslFile, WslKey, parse
 from wslgpud.security import safe_files
 from wslgpud.sources.disk import windows_points
-from wslgpud.words import cause, say
+from wslgpud.words import MessageError, cause, say
 
 #: size limit; a file with every key and a comment on each has 10 kB
 MAX_BYTES = 1 << 20
-#: byte order marks that WSL's C runtime checks before it assumes UTF-8, encodings, and what is made of invalid bytes
-_MARKS = ((b"\xef\xbb\xbf", "utf-8", "surrogateescape"), (b"\xff\xfe", "utf-16-le", "strict"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
 _STAMP = re.compile(r"\.\d{8}-\d{6}-\d{6}")
 #: https://aka.ms/wslc-settings: by default half of the RAM, as a comment says there
 _SESSION_MEMORY = re.compile(r"^\s+memorySize:\s*[\"']?(\d+[KMGT]?B)\b", re.MULTILINE)
 #: starting a Windows program takes a second, and ten when Windows is busy
 _INTEROP_SECONDS = 20.0
+_LINE_END = re.compile(r"\r?\n")
+_TO_ESCAPE = {"\\": r"\\", '"': r"\"", "\b": r"\b", "\n": r"\n", "\t": r"\t"}
+
+
+class CannotSet(MessageError):
+    """A value cannot be written into this file."""
 
 
 class NotFound(NoData):
@@ -38,24 +44,24 @@ class ConfigText:
 
     text: str
     encoding: str = "utf-8"
-    mark: bytes = b""
 
     @property
     def data(self) -> bytes:
         """Return the file's bytes."""
-        return self.mark + self.text.encode(self.encoding, "surrogateescape")
+        return self.text.encode(self.encoding, "surrogateescape")
 
 
 def decoded(data: bytes) -> ConfigText:
-    """Decode the bytes of a file.
+    """Decode the bytes of a file, by the marks that WSL's C runtime checks before it assumes UTF-8.
 
     Raises:
         OSError: they are no UTF-16 although their mark says so.
     """
-    unmarked = (b"", "utf-8", "surrogateescape")
-    mark, encoding, errors = next((one for one in _MARKS if data.startswith(one[0])), unmarked)
+    encoding, errors = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else "utf-8", "surrogateescape"
+    if data.startswith(codecs.BOM_UTF16_LE):
+        encoding, errors = "utf-16", "strict"
     try:
-        return ConfigText(data[len(mark) :].decode(encoding, errors), encoding, mark)
+        return ConfigText(data.decode(encoding, errors), encoding)
     except UnicodeDecodeError as error:
         raise OSError(errno.EILSEQ, os.strerror(errno.EILSEQ)) from error
 
@@ -141,6 +147,84 @@ def named(
         raise NotFound("there is no {path}: every setting is at its default", path=place) from error
     except OSError as error:
         raise NotFound("cannot read {path}: {why}", path=place, why=cause(error)) from error
+
+
+def wanted(settings: Iterable[str], known: Collection[WslFile]) -> dict[WslFile, dict[str, str]]:
+    """Return what ``wsl2.memory=24GB`` and the like want of each file. Raises CannotSet: WSL does not know a key."""
+    found: dict[WslFile, dict[str, str]] = {}
+    for setting in settings:
+        path, equals_sign, value = setting.partition("=")
+        file = next((one for one in known if path.lower() in one.by_path), None)
+        if file is None or not equals_sign:
+            raise CannotSet(
+                "{setting}: WSL does not know this key in {files}; write it like wsl2.memory=24GB",
+                setting=setting,
+                files=tuple(one.name for one in known),
+            )
+        found.setdefault(file, {})[path] = value
+    return found
+
+
+def changed(text: str, values: Mapping[str, str], file: WslFile = WSLCONFIG) -> str:
+    """Return the text of a file with these values: in the line that decides the key, else in its section.
+
+    Other lines of these keys, which WSL ignores (a duplicate, one in a wrong section, a malformed one), are removed:
+    they would contradict. Values are unescaped: paths have single backslashes.
+
+    Raises:
+        KeyError: WSL does not know this key.
+        CannotSet: WSL would refuse the value or stops reading the file above it, or the value cannot be represented in
+            the file (a lone carriage return).
+    """
+    if file is WSL_CONF:
+        text = text.replace("\r\n", "\n")  # see check.py
+    for path, value in values.items():
+        key = file.by_path[path.lower()]
+        text = _with(_without_contradictions(text, key, file), key, value, file)
+        parsed = parse(text, file=file)
+        entry = parsed.first(path)
+        if entry and entry.state == "refused":
+            raise CannotSet(entry.warning)
+        if entry is None or entry.value != value:
+            stops = [] if file.forgiving else [bad.line for bad in parsed.entries if bad.state == "unreadable"]
+            raise CannotSet(
+                "{key} cannot be set to {value} in this file[, which WSL reads only up to line {line}]: set it by hand",
+                key=path,
+                value=value,
+                **({"line": stops[0]} if stops else {}),
+            )
+    return text
+
+
+def encoded(value: str) -> str:
+    """Escape a value for WSL."""
+    escaped = "".join(_TO_ESCAPE.get(char, char) for char in value)
+    return f'"{escaped}"' if "#" in value or value != value.strip(" \t") else escaped
+
+
+def _without_contradictions(text: str, key: WslKey, file: WslFile) -> str:
+    """Remove each line of a key that does not decide it."""
+    for entry in reversed(parse(text, file=file).entries):
+        means_it = entry.state in ("unknown", "unreadable") and file.by_name.get(entry.name.lower()) is key
+        if means_it or (entry.state == "duplicate" and entry.key is key):
+            line_end = _LINE_END.match(text, entry.end)
+            text = text[: entry.begin].rstrip(" \t") + text[line_end.end() if line_end else entry.end :]
+    return text
+
+
+def _with(text: str, key: WslKey, value: str, file: WslFile) -> str:
+    parsed = parse(text, file=file)
+    if entry := parsed.first(key.path):
+        start, end = entry.span
+        return text[:start] + encoded(value) + text[end:]
+    newline = "\r\n" if "\r\n" in text or not (text or file is not WSLCONFIG) else "\n"
+    line = f"{key.name}={encoded(value)}"
+    if at := parsed.ends.get(key.section.lower()):
+        return f"{text[:at]}{newline}{line}{text[at:]}"
+    # A line that ends in a backslash continues in the next: give it an empty one.
+    pad = newline * (0 if not text or text.endswith("\n") else 2 if text.endswith("\\") else 1)
+    blank = newline if text.strip() else ""
+    return f"{text}{pad}{blank}[{key.section}]{newline}{line}{newline}"
 
 
 def replace(path: Path, document: ConfigText, now: datetime) -> Path | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wslgpud.advise.hints import DriveWatch
-from wslgpud.advise.live_sample import OWN_LOOK, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import OWN_LOOK, DriveWatch, LiveSample, RecentSeries
 from wslgpud.app.process import host_at
 from wslgpud.cli.common import complain, daemon_folders, loaded
 from wslgpud.client import DaemonClient, Unanswered, answering, read_values

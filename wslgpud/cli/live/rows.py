@@ -15,8 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.advise.hints import hints
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries, hints
 from wslgpud.cli.chart import bar, spark
 from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief

@@ -50,7 +50,7 @@ def built(job: Job, device: str) -> Built:
             with torch.device(device):
                 if source == "config":
                     return _of_transformers(job, json.loads(name))
-                from .pipelines import Pipeline
+                from .steps import Pipeline
 
                 pipeline = Pipeline(json.loads(name), job, dtype)
                 return Built(pipeline.model, (), pipeline=pipeline)
