@@ -35,7 +35,7 @@ KNOWN = Info(
 
 
 def shown(measured: Info, state: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("wslgpud.cli.db.look", lambda _: measured)
+    monkeypatch.setattr("wslgpud.store.maintenance.info", lambda _: measured)
     return [line.rstrip() for line in db(state, "info").output.splitlines()]
 
 

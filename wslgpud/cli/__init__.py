@@ -56,6 +56,7 @@ _BESIDE = {
     "monitor": "status",
     "incidents": "alerts",
     "export": "history",
+    "db": "history",
     "record": "replay",
     "capture": "replay",
     "inside": "guard",

@@ -133,10 +133,9 @@ def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
 def _command(job: int, command: Command, state: Path | None) -> None:
     daemon, document = answering(common.daemon_folders(state), complain) or (None, {})
     paused = [one["job"] for one in document.get("held", ())]
-    if daemon is None or not paused:
-        raise Fault("job {number} is not paused; no job is", number=job)
-    if job not in paused:
-        raise Fault("job {number} is not paused; these are: {numbers}", number=job, numbers=tuple(map(str, paused)))
+    if daemon is None or job not in paused:
+        others = {"numbers": tuple(map(str, paused))} if paused else {}
+        raise Fault("job {number} is not paused; [these are: {numbers}|no job is]", number=job, **others)
     daemon.post("/api/v1/brake", {"job": job, "command": command})
 
 

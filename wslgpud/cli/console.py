@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rich import console as rich_console
 from rich import progress
@@ -91,11 +91,21 @@ class Console(RichConsole):
         raise SystemExit(1)
 
 
+class Shows(Protocol):
+    """Shows how much is done, of None where nobody knows, and what is being done if that has changed."""
+
+    def __call__(self, done: float, total: float | None, doing: str | None = None, /) -> None: ...
+
+
 @contextmanager
-def bar(what: str, *, silent: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar during the block; yields a function of (done, total)."""
+def bar(what: str, *, silent: bool = False) -> Iterator[Shows]:
+    """Show a progress bar during the block."""
     console = Console(stderr=True)
     shown = progress.Progress(console=console, transient=True, disable=silent or not console.is_terminal)
+
+    def show(done: float, total: float | None, doing: str | None = None, /) -> None:
+        shown.update(task, completed=done, total=total, description=doing)
+
     with shown:
         task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+        yield show

@@ -149,7 +149,6 @@ def _titled(title: str, style: str, text: str) -> Text:
 
 def _hanging(mark: Text, text: Text) -> Table:
     """Return text with every line indented behind the mark."""
-    grid = table_of("<", "~", gap=1)
+    grid = table_of("<", "~", rows=[(mark, text)], gap=1)
     grid.columns[1].overflow = "fold"
-    grid.add_row(mark, text)
     return grid

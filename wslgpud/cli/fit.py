@@ -36,7 +36,7 @@ from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.wsl import generation
 from wslgpud.store import Reader, StoreError
 from wslgpud.stress.find_python import NoTorch, find_python
-from wslgpud.words import Message, MessageLike, current, say, t, template
+from wslgpud.words import Message, MessageLike, current, filled, say, t, template
 from wslgpud.words.units import size
 
 _MODELS = (
@@ -368,11 +368,9 @@ def verdict_on(least: int, most: int | None, room: Usable | None) -> tuple[bool 
     how = room.how
     if least > room.bytes:
         return False, say("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=least - room.bytes, how=how)
-    if most is None:
-        return None, say("It may not fit: it takes {min_bytes} or more ({how}).", min_bytes=least, how=how)
-    if most > room.bytes:
-        ends = {"min_bytes": least, "max_bytes": most}
-        return None, say("It may not fit: it takes between {min_bytes} and {max_bytes} ({how}).", **ends, how=how)
+    if most is None or most > room.bytes:
+        said = template("It may not fit: it takes [between {min_bytes} and {max_bytes}|{min_bytes} or more] ({how}).")
+        return None, filled(said, {"min_bytes": least, "max_bytes": most, "how": how})
     return True, say("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=room.bytes - most, how=how)
 
 

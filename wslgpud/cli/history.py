@@ -1,4 +1,4 @@
-"""``wslgpud history`` and ``wslgpud export``: recorded series as a plot, a table, or for programs."""
+"""``wslgpud history``, ``export`` and ``db``: what is recorded, drawn or for programs, and the database itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,18 +19,19 @@ from rich.text import Text
 from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import common
 from wslgpud.cli.chart import print_curves, short
-from wslgpud.cli.common import Fault, argument, database_of, flag, option, picture, warn, writing
-from wslgpud.cli.console import Console, bar, table_of
+from wslgpud.cli.commands import CommandGroup
+from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, picture, warn, writing
+from wslgpud.cli.console import Console, bar, pairs, table_of
 from wslgpud.security import safe_files
 from wslgpud.series import export as exports
 from wslgpud.series.curves import WORDS, find, step_for
 from wslgpud.series.export import Piece, Wanted
 from wslgpud.series.plots import plot_curves
-from wslgpud.store import Reader, SeriesRef
+from wslgpud.store import Reader, SeriesRef, maintenance, shown
 from wslgpud.store.records import Point
-from wslgpud.words import MessageError, cause, t
+from wslgpud.words import MessageError, cause, current, t
 from wslgpud.words.moments import moment, seconds, span
-from wslgpud.words.units import amount
+from wslgpud.words.units import amount, size
 
 #: values along a plot, and the columns of a terminal taken by the labels of an axis
 _PICTURE_POINTS, _MARGIN = 700, 14
@@ -137,13 +140,15 @@ def _print_list(series_kinds: Mapping[SeriesRef, str], latest: Mapping[SeriesRef
     console = Console(soft_wrap=False)
     words = {metric: f"  {word}" for word, metrics in WORDS.items() for metric in metrics}
     several = len({ref.host for ref in series_kinds}) > 1
-    table = table_of("~" + t("series"), "<" + t("unit"), ">" + t("last value"), "<", *["<" + t("host")] * several)
-    table.columns[3].style = "dim"
+    rows: list[tuple[str | Text, ...]] = []
     for ref, kind in sorted(series_kinds.items()):
         (metric, brace, labels), unit = short(ref).partition("{"), unit_of(ref.metric)
         name = Text.assemble(metric, (brace + labels, "dim"), (words.get(metric, ""), "green"))
         total = t("{unit} total", unit=unit) if kind == "counter" else unit
-        table.add_row(name, total, *_last(latest.get(ref), unit), *[ref.host] * several)
+        rows.append((name, total, *_last(latest.get(ref), unit), *[ref.host] * several))
+    columns = ("~" + t("series"), "<" + t("unit"), ">" + t("last value"), "<", *["<" + t("host")] * several)
+    table = table_of(*columns, rows=rows)
+    table.columns[3].style = "dim"
     console.print(table)
     count = len(series_kinds)
     console.print(Text(t("\n{count} series; the short names of some stand beside them in green.", count=count)))
@@ -225,3 +230,129 @@ def _label(text: str) -> tuple[str, str]:
     if match is None:
         raise Fault("{text} is not a label: write name=value", text=repr(text))
     return match[1], match[2].strip('"')
+
+
+db = CommandGroup()
+
+
+@db.command()
+def info(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
+    """Show the size of the history by tier, its age, its growth and how long it is kept.
+
+    Examples:
+        wslgpud db info
+    """
+    target = database_of(config, state)
+    with Reader(target) as reader:
+        measured = maintenance.info(reader)
+    keep, oldest = loaded(config).config.store, measured.oldest
+    document: dict[str, Any] = {
+        "database": shown(target),
+        "schema": measured.version,
+        "hosts": measured.hosts,
+        "series": measured.series,
+        "samples": measured.samples,
+        "bytes_a_sample": measured.bytes_a_sample,
+        "bytes_a_day": measured.bytes_a_day,
+        "size_bytes": {"file": measured.file_bytes, "log": measured.wal_bytes, "free_inside": measured.free_bytes},
+        "tiers_bytes": measured.tiers,
+        "samples_since": common.iso(oldest.raw_wall),
+        "minutes_since": common.iso(oldest.minute_wall),
+        "hours_since": common.iso(oldest.hour_wall),
+        "newest": common.iso(measured.newest_wall),
+        "keep": {name: value for name, value in asdict(keep).items() if name != "path"},
+        "set_aside": [str(path) for path in measured.set_aside],
+    }
+    if as_json:
+        common.print_json(document)
+        return
+    head = {"database": document["database"], "version": measured.version, "count": measured.series}
+    print(t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(measured.hosts), **head))
+    rows = [
+        (t("size"), t("{room_bytes} at most", room_bytes=(measured.file_bytes, keep.max_bytes))),
+        (t("write-ahead log"), size(measured.wal_bytes) if measured.wal_bytes else ""),
+        (t("free inside"), size(measured.free_bytes)),
+    ]
+    if (each := measured.bytes_a_sample) is not None:
+        count, number = f"{measured.samples:,}", f"{each:.2f}"
+        rows.append((t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number)))
+    if (day := measured.bytes_a_day) is not None:
+        facts = {"day_bytes": day, "days": keep.raw_days, "all_bytes": day * keep.raw_days}
+        rows.append((t("samples per day"), t("{day_bytes}; {days} days take {all_bytes}", **facts)))
+    for name, wall, days in (
+        (t("samples since"), oldest.raw_wall, keep.raw_days),
+        (t("minutes since"), oldest.minute_wall, keep.minute_days),
+        (t("hours since"), oldest.hour_wall, keep.hour_days),
+    ):
+        rows.append((name, t("{when}, kept for {days} days", when=_local(wall), days=days)))
+    rows.append((t("newest"), _local(measured.newest_wall)))
+    rows += [(t(maintenance.TIERS[tier][0]), size(taken)) for tier, taken in measured.tiers.items()]
+    Console().print(pairs(rows))
+    for path in document["set_aside"]:
+        print("\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path))
+
+
+@db.command()
+def check(config: common.Config = None, as_json: common.Json = False, state: common.State = None) -> None:
+    """Read every block and compare the summaries with their samples; exit status 1 if anything is wrong.
+
+    The daemon may keep running; it sets a damaged file aside by itself and salvages the rest.
+
+    Examples:
+        wslgpud db check
+    """
+    target = database_of(config, state)
+    with Reader(target) as reader, bar(t("checking"), silent=as_json) as progress:
+        findings = maintenance.audit(reader, progress)
+    if as_json:
+        common.print_json({"database": shown(target), "findings": list(map(str, findings))})
+    else:
+        lines = map(current().text, findings)
+        print("\n".join(lines) if findings else t("{database}: nothing wrong", database=shown(target)))
+    if findings:
+        raise SystemExit(1)
+
+
+@db.command()
+def backup(
+    file: Annotated[Path, argument("FILE", "file of the copy; in a folder it is named after the day")],
+    force: common.Force = False,
+    config: common.Config = None,
+    state: common.State = None,
+) -> None:
+    """Copy the history while the daemon runs; the copy is verified, and never incomplete.
+
+    Examples:
+        wslgpud db backup /mnt/backup  # a file named after the day
+    """
+    target = database_of(config, state)
+    if file.is_dir():
+        file /= f"wslgpud-{datetime.now().astimezone():%Y-%m-%d}.db"
+    if file.exists() and not force:
+        raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
+    with bar(t("copying")) as progress:
+        taken = maintenance.backup(target, file, progress)
+    print(t("{title}: {text}", title=str(file), text=size(taken)))
+
+
+@db.command()
+def compact(dry_run: common.DryRun = False, config: common.Config = None, state: common.State = None) -> None:
+    """Rewrite the file without its free space, while the daemon is stopped.
+
+    Seldom worth it: the daemon returns most free space by itself and reuses the rest.
+
+    Examples:
+        wslgpud db compact --dry-run  # only the amount it would free
+        sudo systemctl stop wslgpud && sudo wslgpud db compact
+    """
+    target = database_of(config, state)
+    if dry_run:
+        before = maintenance.would_free(target)
+        print(t("{room_bytes} can be freed", room_bytes=(before.free_bytes, before.file_bytes)))
+    else:
+        after = maintenance.compact(target)
+        print(t("{freed_bytes} freed, {left_bytes} left", freed_bytes=after.free_bytes, left_bytes=after.file_bytes))
+
+
+def _local(wall: float | None) -> str:
+    return t("nothing yet") if wall is None else f"{datetime.fromtimestamp(wall).astimezone():%Y-%m-%d %H:%M}"

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast
 
@@ -56,21 +56,11 @@ def record(
     monitor, count = SamplingPipeline(settings, host), -1  # the first line is a header
     for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed
         signal.signal(number, signal.default_int_handler)
-    try:
-        with stream, suppress(KeyboardInterrupt):
-            for line in _lines(monitor, settings.sampling.interval_seconds, length):
-                stream.write(line)
-                stream.flush()  # the last lines before a crash matter most
-                count += 1
-    except OSError as error:
-        raise Fault(
-            "cannot write {file}: {reason}; {count} samples came before that",
-            file=str(file),
-            reason=cause(error),
-            count=max(0, count),
-        ) from error
-    finally:
-        monitor.close()
+    with closing(monitor), writing(file), stream, suppress(KeyboardInterrupt):
+        for line in _lines(monitor, settings.sampling.interval_seconds, length):
+            stream.write(line)
+            stream.flush()  # the last lines before a crash matter most
+            count += 1
     count = max(0, count)
     print(current().text(says("{count} sample in {file}", "{count} samples in {file}", count=count, file=str(file))))
 
@@ -197,13 +187,11 @@ def _print_timeline(result: Replay) -> None:
     for resource, points in shown.items():
         start, end = points[0][0], points[-1][0]
         span, step = max(end - start, 1e-9), (end - start) / len(points)
-        table = table_of(">", "<", "<")
         used = spark([(at, 1.0 - share) for at, share, _, _ in points], end, span, columns)
-        table.add_row(current().resource(resource), t("used"), used)
         levels = level_strip([(at, level) for at, _, _, level in points], start, end, step, columns)
-        table.add_row("", t("level"), levels)
-        console.print(Padding.indent(table, 2))
-        changes = table_of(">", "<", "~")
+        rows = [(current().resource(resource), t("used"), used), ("", t("level"), levels)]
+        console.print(Padding.indent(table_of(">", "<", "<", rows=rows), 2))
+        changes = []
         for change in (one for one in result.changes if one.resource == resource):
             forecast = cast("Forecast", change.forecast)
             texts = [current().text(forecast_messages.headline(forecast))] if change.new >= Level.WARNING else []
@@ -211,8 +199,8 @@ def _print_timeline(result: Replay) -> None:
             when = t("{number} s", number=f"{change.mono:.1f}")
             if result.start_wall is not None:
                 when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(result.start_wall + change.mono))
-            changes.add_row(when, t(change.new.label), "\n".join(texts))
-        console.print(Padding.indent(changes, 4))
+            changes.append((when, t(change.new.label), "\n".join(texts)))
+        console.print(Padding.indent(table_of(">", "<", "~", rows=changes), 4))
     if key := key_of(change.new for change in result.changes):
         console.print("  " + "  ".join(key))
     console.print()

@@ -6,15 +6,16 @@ The store, which takes as long to import as everything else, is imported when ne
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-from rich import progress as bars
 from rich.panel import Panel
 from rich.text import Text
 
@@ -23,7 +24,7 @@ from wslgpud.cli import common
 from wslgpud.cli.chart import print_curves
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import Fault, argument, database_of, flag, loaded, option, own_database, picture, warn
-from wslgpud.cli.console import Console, pairs, table_of
+from wslgpud.cli.console import Console, Shows, bar, pairs, table_of
 from wslgpud.colors import TERMINAL_VERDICTS
 from wslgpud.host import Host
 from wslgpud.model import StressResult
@@ -75,9 +76,8 @@ def stress(
         raise Fault("--quick and --full exclude each other")
     settings, folder, database = loaded(config).config, common.state_folder(state), own_database(config, state)
     by_hand = ByHand(Host(), settings, folder, database, SETTLE_SECONDS)
-    with Progress(silent=as_json) as progress:
-        progress.tell(t("waiting for the GPU to settle"))
-        result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly", progress.line)
+    with bar(t("waiting for the GPU to settle"), silent=as_json) as shown:
+        result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly", partial(_show_line, shown))
     try:
         if as_json:
             common.print_json(_document(result), ensure_ascii=False)
@@ -238,41 +238,16 @@ def _word(text: str) -> str:
     return current().template(text)
 
 
-class Progress(bars.Progress):
-    """A progress bar during the run; nothing when ``silent`` or without a terminal."""
-
-    def __init__(self, *, silent: bool) -> None:
-        columns = (
-            bars.SpinnerColumn(),
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(),
-            bars.TextColumn("{task.fields[note]}"),
-            bars.TimeElapsedColumn(),
-        )
-        super().__init__(*columns, console=Console(stderr=True), transient=True, disable=silent)
-        self._task = self.add_task("", total=None, note="")
-
-    def tell(self, text: str) -> None:
-        """Show what the run is waiting for."""
-        self.update(self._task, description=text)
-
-    def line(self, line: Mapping[str, Any]) -> None:
-        """Take a line of the worker."""
-        if line["event"] == "beat":
-            verified, done, left = line.get("verified", 0), line.get("done_ratio"), line.get("left_seconds")
-            notes = [t("{checked_bytes} checked", checked_bytes=verified)] * bool(verified)
-            notes += [] if left is None else [t("about {left_seconds} left", left_seconds=left)]
-            self.update(
-                self._task,
-                description=current().text(phase(line.get("phase", ""))),
-                note=" · ".join(notes),
-                total=None if done is None else 1.0,
-                completed=done or 0.0,
-            )
-        elif line["event"] == "bad":
-            pattern = _word(line["pattern"])
-            wrong = t("wrong words in chunk {chunk} ({pattern})", chunk=line["chunk"], pattern=pattern)
-            self.console.print(wrong, style="red")
+def _show_line(shown: Shows, line: Mapping[str, Any]) -> None:
+    """Show a line of the worker."""
+    if line["event"] == "beat":
+        verified, done = line.get("verified", 0), line.get("done_ratio")
+        notes = [t("{checked_bytes} checked", checked_bytes=verified)] * bool(verified)
+        doing = " · ".join([current().text(phase(line.get("phase", ""))), *notes])
+        shown(done or 0.0, None if done is None else 1.0, doing)
+    elif line["event"] == "bad":
+        pattern = _word(line["pattern"])
+        print(t("wrong words in chunk {chunk} ({pattern})", chunk=line["chunk"], pattern=pattern), file=sys.stderr)
 
 
 def _gib(value: float | None) -> str:
@@ -362,19 +337,19 @@ def print_history(runs: Sequence[tuple[int, StressResult]]) -> None:
         out.print(t("no stress run yet; wslgpud stress does one"))
         return
     headings = (">" + t("id"), "<" + t("when"), ">GPU", "<" + t("verdict"), f">{t('usable')}\nGiB", ">" + t("verified"))
-    table = table_of(*headings, *(f">{_word(text)}\nGB/s" for _, text, _ in SPEEDS), "<" + t("driver"), gap=1)
-    for number, run in runs:
-        v = run.values
-        free, verified, usable = (v.get(f"{name}_bytes") for name in ("free", "verified", "usable"))
-        table.add_row(
-            *(str(number), f"{datetime.fromtimestamp(run.wall).astimezone():%Y-%m-%d %H:%M}", str(run.gpu)),
-            Text(_word(VERDICTS[run.verdict]), TERMINAL_VERDICTS[run.verdict]),
-            "" if usable is None else f"{usable / 2**30:.2f}",
-            f"{verified / free:.2%}" if free and verified is not None else "",
-            *(_gbs(v.get(f"{kind}_median")) for kind, _, _ in SPEEDS),
-            run.key.get("driver", ""),
-        )
+    speeds = (f">{_word(text)}\nGB/s" for _, text, _ in SPEEDS)
+    table = table_of(*headings, *speeds, "<" + t("driver"), rows=(_row(number, run) for number, run in runs), gap=1)
     out.print(table, pairs([(str(number), remark) for number, run in runs for remark in _remarks(run)]))
+
+
+def _row(number: int, run: StressResult) -> Iterator[str | Text]:
+    free, verified, usable = (run.values.get(f"{name}_bytes") for name in ("free", "verified", "usable"))
+    yield from (str(number), f"{datetime.fromtimestamp(run.wall).astimezone():%Y-%m-%d %H:%M}", str(run.gpu))
+    yield Text(_word(VERDICTS[run.verdict]), TERMINAL_VERDICTS[run.verdict])
+    yield "" if usable is None else f"{usable / 2**30:.2f}"
+    yield f"{verified / free:.2%}" if free and verified is not None else ""
+    yield from (_gbs(run.values.get(f"{kind}_median")) for kind, _, _ in SPEEDS)
+    yield run.key.get("driver", "")
 
 
 def print_differences(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -105,12 +105,12 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
         facts = ((r.key.path, r.wanted, r.has, r.match, r.key.default) for r in rows)
         common.print_json([dict(zip(names, one, strict=True)) for one in facts])
         return
-    table = table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<")
+    shown = []
     for row in rows:
         wanted, has = Text(compare.quoted(row.key, row.wanted)), Text(compare.measured(row.key, row.has))
         state, colour = MATCHES[row.match]
-        table.add_row(row.key.path, wanted, has, Text(t(state), colour))
-    Console().print(table)
+        shown.append((row.key.path, wanted, has, Text(t(state), colour)))
+    Console().print(table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<", rows=shown))
     print(f"\n{place}")
 
 

@@ -30,10 +30,6 @@ WINDOW_STEPS = 20_000
 ROW_GROUP = 500_000
 
 
-class ExportError(MessageError):
-    """A file cannot be exported; the message names the remedy."""
-
-
 class Piece(NamedTuple):
     """Values of one series within one window, by time; times are seconds since the epoch."""
 
@@ -134,10 +130,10 @@ def listed(pieces: Iterable[Sequence[Piece]], unit_of: Callable[[str], str]) -> 
 
 
 def write(wanted: Wanted, form: str, path: Path | None, catalogue: Catalogue, extra: Mapping[str, str]) -> None:
-    """Write ``openmetrics``, ``csv`` or ``parquet`` to ``path``, else to standard output. Raises ExportError."""
+    """Write ``openmetrics``, ``csv`` or ``parquet`` to ``path``, else to standard output. Raises MessageError."""
     if form == "parquet":
         if path is None:
-            raise ExportError(say("Parquet needs a file: it cannot be written to a pipe"))
+            raise MessageError(say("Parquet needs a file: it cannot be written to a pipe"))
         parquet(wanted.pieces(), wanted.series, catalogue, path)
         return
     with path.open("w", encoding="utf-8") if path is not None else nullcontext(sys.stdout) as out:
@@ -225,13 +221,13 @@ def parquet(
 ) -> None:
     """Write one row per value (time, host, metric, labels, unit, value) as Parquet.
 
-    Raises ExportError: pyarrow is missing.
+    Raises MessageError: pyarrow is missing.
     """
     try:
         import pyarrow as pa  # 40 MB, needed only here
         from pyarrow import parquet as files
     except ImportError as error:
-        raise ExportError("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet")) from error
+        raise MessageError("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet")) from error
     words = pa.dictionary(pa.int32(), pa.string())
     times = pa.timestamp("ms", tz="UTC")
     texts = [(name, words) for name in ("host", "metric", "labels", "unit")]

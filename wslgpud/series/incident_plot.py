@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2))
-#: share of the width taken by the name of a mark
-_ROOM = 0.16
 
 
 class IncidentMarks(NamedTuple):
@@ -78,9 +76,8 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         for row, (wall, name) in enumerate(story.marks):
             axes.axvline(plots.days(wall), **plots.MOMENT)
             if number == 0:
-                # The last to the right of its mark, others to the left where there is room; each in its own row.
-                place = (wall - story.start) / (story.end - story.start)
-                right = place < _ROOM or (row > 0 and row == len(story.marks) - 1 and place < 1 - _ROOM)
+                # Each in its own row, where there is more room.
+                right = wall < (story.start + story.end) / 2
                 axes.annotate(
                     f" {name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S} ",
                     (plots.days(wall), 0.97 - 0.07 * row),

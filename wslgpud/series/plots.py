@@ -289,7 +289,9 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     if kind == ".png" and _families() is None:
         raise PlotError(_NO_FONT, path=str(path))
     try:
-        with safe_files.draft(path) as draft, _without_glyphs():
+        with safe_files.draft(path) as draft, warnings.catch_warnings():
+            # About characters that the reader's browser can render.
+            warnings.filterwarnings("ignore", "Glyph .* missing")
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
                 figure.savefig(draft, format=kind[1:], dpi=DPI, metadata=undated)
@@ -330,14 +332,6 @@ def _families() -> list[str] | None:
                 fontManager.addfont(path)
     names = {font.name for font in fontManager.ttflist}
     return [name for name in _CHINESE if name in names][:1] or None
-
-
-@contextlib.contextmanager
-def _without_glyphs() -> Iterator[None]:
-    """Suppress matplotlib's warnings about characters that the reader's browser can render."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")
-        yield
 
 
 def _page(title: str, drawing: str, text: str) -> str:
