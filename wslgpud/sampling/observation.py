@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from wslgpud import model
@@ -23,21 +23,8 @@ _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.Cg
 Families = Callable[[MetricSpec], Mapping[tuple[str, ...], model.Number]]
 
 # Fields of the risk engine's states -> the metrics that fill them.
-_RAM = {
-    "total": memory.MEMINFO["MemTotal"],
-    "available": memory.MEMINFO["MemAvailable"],
-    "free": memory.MEMINFO["MemFree"],
-    "cached": memory.MEMINFO["Cached"],
-    "buffers": memory.MEMINFO["Buffers"],
-    "dirty": memory.MEMINFO["Dirty"],
-    "shmem": memory.MEMINFO["Shmem"],
-    "anon": memory.MEMINFO["AnonPages"],
-    "slab_reclaimable": memory.MEMINFO["SReclaimable"],
-    "slab_unreclaimable": memory.MEMINFO["SUnreclaim"],
-    "hugepages": memory.MEMINFO["Hugetlb"],
-    "committed": memory.MEMINFO["Committed_AS"],
-    "compressible": memory.COMPRESSIBLE,
-}
+_MEMORY = {spec.name: spec for spec in memory.MemorySource.metrics}
+_RAM = {field.name: _MEMORY[f"memory_{field.name}_bytes"] for field in fields(model.RamState)}
 _SWAP = {
     "total": memory.MEMINFO["SwapTotal"],
     "free": memory.MEMINFO["SwapFree"],
@@ -105,9 +92,9 @@ def _measured(
         gpus=tuple(_with_windows(seen, gpus)),
         processes=tuple(processes),
         cgroups=tuple(
-            model.CgroupState(path, **fields)
+            model.CgroupState(path, **known)
             for (path,) in seen(cgroups.LIMIT)
-            if (fields := _filled(seen, _CGROUP, path))["current"] is not None
+            if (known := _filled(seen, _CGROUP, path))["current"] is not None
         ),
     )
 
@@ -117,9 +104,9 @@ def _value(seen: Families, spec: MetricSpec, *labels: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _filled(seen: Families, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
+def _filled(seen: Families, specs: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
     """Return the fields of a state, each with the value of its metric or None."""
-    return {field: _value(seen, spec, *labels) for field, spec in fields.items()}
+    return {field: _value(seen, spec, *labels) for field, spec in specs.items()}
 
 
 def _psi(seen: Families, resource: str) -> model.PsiState:
@@ -156,9 +143,9 @@ def _containers(seen: model.Snapshot) -> dict[str, int] | None:
 def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
     """Return the GPU on which Windows has just refused an allocation; dxgkrnl does not say which of several."""
     for event in snapshot.events:
-        fields = event.fields
-        refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
-        if event.kind == "dxg_error" and refused and not fields.get("past"):
+        told = event.fields
+        refused = told.get("function") == "dxgkio_make_resident" and told.get("error") == "ENOMEM"
+        if event.kind == "dxg_error" and refused and not told.get("past"):
             return (f"gpu{snapshot.gpus[0].index}",) if len(snapshot.gpus) == 1 else ("gpu",)
     return ()
 

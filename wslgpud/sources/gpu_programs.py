@@ -15,8 +15,7 @@ from wslgpud.host import Host
 from wslgpud.model import GpuProcess
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.security.redaction import named
-from wslgpud.sources import parse_uint
-from wslgpud.sources.procfs import process_stat
+from wslgpud.sources.procfs import process_stat, status_number
 
 PROCESS_LISTS = ("compute_processes", "graphics_processes")
 #: All processes together may hold this share of a card more than NVML says is used: the two are asked one after the
@@ -187,8 +186,7 @@ class GpuPrograms:
 
     def process_of(self, number: int) -> int | None:
         """Return the process of a PID or thread ID in our namespace, None where there is none."""
-        lines = self._host.read_optional(f"/proc/{number}/status").splitlines()
-        return next((parse_uint(line.partition(":")[2].strip()) for line in lines if line.startswith("Tgid:")), None)
+        return status_number(self._host.read_optional(f"/proc/{number}/status"), "Tgid")
 
     def _who(self, pid: int) -> tuple[bool, str]:
         """Return whether ``pid`` in our namespace is the process that the driver means, and its best name."""

@@ -21,7 +21,7 @@ from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.security.redaction import named
 from wslgpud.sources import Source, parse_uint, table
-from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, memory_cgroup, process_stat
+from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, memory_cgroup, process_stat, status_number
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
@@ -240,11 +240,6 @@ _GROWN_BYTES = 48 << 20
 _REINSPECT_SECONDS = 60.0
 _MAX_LOOKS = 8
 
-#: lines of /proc/<pid>/status: the owner of a process and its swapped memory
-_UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
-#: memory that cannot be moved: locked by the program, pinned for a device
-_PINNED = re.compile(r"^Vm(?:Lck|Pin):\s+(\d+) kB", re.MULTILINE)
-
 PROCESSES = gauge("processes", "Processes, excluding kernel threads.")
 ROLE_PROCESSES = gauge(
     "role_processes",
@@ -349,8 +344,8 @@ class ProcessSource(Source):
         for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
             if len(biggest) == most and row.virtual_bytes <= biggest[0]:
                 break
-            match = _SWAP.search(self.host.read_optional(f"/proc/{row.pid}/status"))
-            found[row.pid] = ((parse_uint(match[1]) if match else None) or 0) * 1024
+            status = self.host.read_optional(f"/proc/{row.pid}/status")
+            found[row.pid] = (status_number(status, "VmSwap") or 0) << 10
             heapq.heappush(biggest, row.rss_bytes + found[row.pid])
             if len(biggest) > most:
                 heapq.heappop(biggest)
@@ -359,21 +354,22 @@ class ProcessSource(Source):
     def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
         cgroup = memory_cgroup(self.host.read_optional(f"/proc/{row.pid}/cgroup"))
         status = self.host.read_optional(f"/proc/{row.pid}/status")
-        uid, pinned = _UID.search(status), [parse_uint(size) for size in _PINNED.findall(status)]
+        # Memory that cannot be moved: locked by the program, pinned for a device.
+        pinned = [size for name in ("VmLck", "VmPin") if (size := status_number(status, name)) is not None]
         return ProcessSample(
             row.pid,
             row.start_ticks,
             row.name,
             row.rss_bytes,
             swap_bytes,
-            parse_uint(uid[1]) if uid else None,
+            status_number(status, "Uid"),
             self._roles(row),
             self._command(row),
             cgroup,
             row.cpu_seconds,
             row.faults_total,
             row.major_faults_total,
-            sum(size for size in pinned if size is not None) * 1024 if pinned else None,
+            sum(pinned) << 10 if pinned else None,
             self._known[_key(row)].torch,
         )
 

@@ -83,6 +83,20 @@ def process_stat(host: Host, pid: int) -> ProcessStat | None:
     return parse_stat(host.read_optional(f"/proc/{pid}/stat"))
 
 
+def status_field(status: str, name: str) -> list[str]:
+    """Return the words of a field in the text of /proc/<pid>/status; none where it is missing.
+
+    Format: https://man7.org/linux/man-pages/man5/proc_pid_status.5.html; a regular expression is ten times slower.
+    """
+    _, separator, rest = f"\n{status}".partition(f"\n{name}:")
+    return rest.partition("\n")[0].split() if separator else []
+
+
+def status_number(status: str, name: str) -> int | None:
+    """Return the first number of a field in the text of /proc/<pid>/status, sizes in KiB; None where it is missing."""
+    return parse_uint(next(iter(status_field(status, name)), None))
+
+
 class Identity(NamedTuple):
     """One process; ``pid`` and ``start_ticks`` identify it uniquely.
 
@@ -102,13 +116,11 @@ class Identity(NamedTuple):
 def identity(host: Host, pid: int) -> Identity | None:
     """Return the identity of a process; None where it is gone or hidden from us.
 
-    Format: https://man7.org/linux/man-pages/man5/proc_pid_status.5.html; psutil has neither the supplementary groups
-    nor the start in ticks.
+    psutil has neither the supplementary groups nor the start in ticks.
     """
     row = process_stat(host, pid)
     status = host.read_optional(f"/proc/{pid}/status")
-    facts = dict(line.partition(":")[::2] for line in status.splitlines())
-    uids, groups = ({parse_uint(word) for word in facts.get(name, "").split()} for name in ("Uid", "Groups"))
+    uids, groups = ({parse_uint(word) for word in status_field(status, name)} for name in ("Uid", "Groups"))
     if row is None or not uids or None in uids | groups:
         return None
     known, members = (frozenset(n for n in found if n is not None) for found in (uids, groups))

@@ -18,8 +18,7 @@ from typing import NamedTuple
 from wslgpud.host import Host
 from wslgpud.security import exact_signals
 from wslgpud.security.exact_signals import ExactProcess
-from wslgpud.sources import parse_uint
-from wslgpud.sources.procfs import ProcessStat, process_stat
+from wslgpud.sources.procfs import ProcessStat, process_stat, status_field, status_number
 
 GIB = 1 << 30
 #: Left for everything else: page cache of the sources, the editor, the desktop.
@@ -98,12 +97,11 @@ def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Pro
     while queue:
         for row in children[queue.pop()]:
             queue.append(row.pid)
-            status = host.read_optional(f"/proc/{row.pid}/status").splitlines()
-            facts = {name: value.split() for name, _, value in (line.partition(":") for line in status)}
+            status = host.read_optional(f"/proc/{row.pid}/status")
             # RssAnon exists since Linux 4.5; a kernel thread has none of these.
-            numbers = (parse_uint((*facts.get(n, ()), "")[0]) for n in ("RssAnon", "VmSwap", "RssShmem", "Uid"))
-            own, swapped, shared, uid = (number or 0 for number in numbers)
-            caught = int((*facts.get("SigCgt", ()), "0")[0], 16)
+            names = ("RssAnon", "VmSwap", "RssShmem", "Uid")
+            own, swapped, shared, uid = (status_number(status, name) or 0 for name in names)
+            caught = int((*status_field(status, "SigCgt"), "0")[0], 16)
             memory, start = (own + swapped) << 10, row.start_ticks
             found.append(Process(row.pid, start, row.name, memory, row.stopped, shared << 10, uid, caught))
     return found
