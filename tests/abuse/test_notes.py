@@ -21,7 +21,7 @@ from wslgpud.advise.guard import past_runs
 from wslgpud.advise.guard.relay import LogError, own_log
 from wslgpud.alerts.manager import FILE as CONTROL
 from wslgpud.alerts.manager import ControlFile
-from wslgpud.brake.watchdog import FILE as HELD
+from wslgpud.brake import FILE as HELD
 from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Stress
 from wslgpud.host import Host

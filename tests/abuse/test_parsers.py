@@ -26,7 +26,7 @@ from wslgpud.alerts import dispatcher
 from wslgpud.alerts.manager import FILE as CONTROL
 from wslgpud.alerts.manager import ControlFile
 from wslgpud.app.process import NoRecording, host_at
-from wslgpud.brake.watchdog import FILE as HELD
+from wslgpud.brake import FILE as HELD
 from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host

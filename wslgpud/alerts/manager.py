@@ -43,6 +43,9 @@ SYNC_SECONDS = 0.3
 MAX_LATELY = 20
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
+#: what people have silenced, acknowledged and seen, in the state folder, and how much of it is kept
+FILE, _MAX_ENTRIES = "alerts.json", 200
+
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
@@ -314,10 +317,6 @@ class AlertManager:
         text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
         line = spoken.t("{title}: {text}", title=spoken.label("level", row.new.label), text=text)
         log.log(_LOG_LEVELS[row.new], "%s", line)
-
-
-FILE = "alerts.json"
-_MAX_ENTRIES = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from wslgpud.app import systemd
 from wslgpud.app.catalogue import catalogue
 from wslgpud.app.return_cache import CacheReturner
 from wslgpud.app.tick import Tick
-from wslgpud.brake.watchdog import HeldJobsFile
+from wslgpud.brake import FILE as HELD_FILE
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
@@ -206,7 +206,9 @@ class Daemon:
     def _brake(self, stack: ExitStack, alerts: AlertManager) -> Brake | None:
         """Resume jobs that an earlier daemon left paused; return the brake, if it is on."""
         clock, folder = self._host.clock, self._folder.resolve()
-        if self._host.live:
+        if self._host.live and (folder / HELD_FILE).exists():
+            from wslgpud.brake.watchdog import HeldJobsFile
+
             for number in HeldJobsFile(folder).resume_all():
                 log.warning("resuming job %d, which a daemon that died had paused", number)
         for incident in alerts.left_open:

@@ -38,6 +38,14 @@ GROWING_RATIO: Final = 0.1
 MAX_MEMBERS: Final = 1024
 #: depth limit of the search
 _DEEPEST: Final = 200
+#: time between two scans: while memory is shrinking, and once half of it is used; and between two samples of a card
+GROWING_SECONDS, HALF_FULL_SECONDS, CARD_SECONDS = 2.0, 15.0, 1.0
+#: scans kept; longest and shortest window over which growth is measured
+MAX_SCANS, MAX_SECONDS, MIN_SECONDS = 62, 60.0, 3.0
+#: losses below this share of the resource are noise
+NOISE_RATIO = RiskSettings().noise
+#: share of a resource that is left when a shortage begins
+BEGINS_RATIO = 0.5
 
 #: why no job is paused; the ``reason`` of ``brake_spared``
 NotPaused = Literal["nobody", "several", "protected", "user", "crowd", "unsure", "outside"]
@@ -204,16 +212,6 @@ def _job(
     if not members:  # all were already stopped by a user, so it cannot be the one that grows
         return "nobody"
     return Job(members, sum(growth.get(process.pid, 0) for process in members), tuple(roots))
-
-
-#: time between two scans: while memory is shrinking, and once half of it is used; and between two samples of a card
-GROWING_SECONDS, HALF_FULL_SECONDS, CARD_SECONDS = 2.0, 15.0, 1.0
-#: scans kept; longest and shortest window over which growth is measured
-MAX_SCANS, MAX_SECONDS, MIN_SECONDS = 62, 60.0, 3.0
-#: losses below this share of the resource are noise
-NOISE_RATIO = RiskSettings().noise
-#: share of a resource that is left when a shortage begins
-BEGINS_RATIO = 0.5
 
 
 class Baseline(NamedTuple):

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
+from wslgpud.brake import FILE
 from wslgpud.security import safe_files
 from wslgpud.security.exact_signals import ExactProcess, send
 
@@ -40,12 +41,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 #: capability(7)
 _CAP_IPC_LOCK = 14
-
-
-FILE = "held.json"
 #: processes per job: twice ``culprit.MAX_MEMBERS``, as it may fork while it is being stopped; jobs paused at once
 MAX_PROCESSES, MAX_HELD = 2048, 8
-
 
 #: a paused job's processes
 HeldJob = tuple[ExactProcess, ...]

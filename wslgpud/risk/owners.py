@@ -259,6 +259,7 @@ class OwnedPeaks:
             self._own[owner].peaks.recall(t, ((age + age_seconds, share) for age, share in peaks))
 
 
+#: of the suspects: lists of processes kept, and processes looked at
 MAX_LOOKS, MAX_SUSPECTS = 40, 32
 #: shortest window: the list of processes is read only every few seconds
 MIN_WINDOW_SECONDS = 10.0

@@ -43,6 +43,15 @@ MANY_BYTES = 2 << 30
 #: Or use rose slowly, while a model was read from disk, and took the rest within this time.
 ARRIVAL_SECONDS = 3.0
 _SAMPLE_SECONDS = 1.0
+#: Stalls are counted over this time, as PSI's avg10 does.
+WINDOW_SECONDS = 10.0
+#: Cost of one direct reclaim and one major fault, fitted to PSI's ``full`` on recorded out-of-memory runs (Linux 6.1,
+#: virtual disk). A faster disk makes faults cheaper, so without PSI, pressure is overestimated rather than missed; it
+#: counts only while little memory is available.
+STALL_SECONDS, FAULT_SECONDS = 0.004, 0.0004
+#: Share of reclaimed pages that are read back at once, above which the working set does not fit, and how many must be
+#: reclaimed to tell. The measure is Android lmkd's (workingset_refault relative to reclaimed pages), the figures ours.
+REFAULT_RATIO, REFAULT_PAGES_PER_SECOND = 0.3, 2000.0
 
 
 def may_spill(gpu: GpuSample) -> bool:
@@ -208,18 +217,6 @@ class Fullness:
         at_once = fast >= FAST_PART * (used - base) > 0.0 or used - recent[0] >= self._settings.jump
         appeared = [t - self._programs.get(p.pid, t) <= START_SECONDS for p in gpu.processes if p.pid]
         return at_once and (any(appeared) or not appeared)
-
-
-WINDOW_SECONDS = 10.0
-STALL_SECONDS = 0.004
-#: Cost of one direct reclaim and one major fault, fitted to PSI's ``full`` on recorded out-of-memory runs (Linux 6.1,
-#: virtual disk). A faster disk makes faults cheaper, so without PSI, pressure is overestimated rather than missed; it
-#: counts only while little memory is available.
-FAULT_SECONDS = 0.0004
-REFAULT_RATIO = 0.3
-#: Share of reclaimed pages that are read back at once, above which the working set does not fit. The measure is Android
-#: lmkd's (workingset_refault relative to reclaimed pages), the figure is ours.
-REFAULT_PAGES_PER_SECOND = 2000.0
 
 
 class Pressure(NamedTuple):
