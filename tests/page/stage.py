@@ -79,9 +79,10 @@ PATIENT = config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0))
 
 #: what a stress run says of a card that has become slower, see ``wslgpud.stress.comparison``
 FELL = say(
-    "{figure} fell by {percent} at once: {now}, usually {usual}",
+    "{figure} fell by {percent} {how}: {now}, usually {usual}",
     figure=say("write bandwidth"),
     percent="11.0 %",
+    how=say("at once"),
     now="712 GB/s",
     usual="800 GB/s",
 )

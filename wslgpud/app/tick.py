@@ -98,8 +98,16 @@ class Tick:
     def _act(self, snapshot: Snapshot, transitions: Sequence[Transition]) -> None:
         """Pause, warn and judge: all that can only change when something has moved, or some seconds have passed."""
         # Pause the culprit first, then send the warning: under memory pressure any later step may take seconds.
-        self._pause(snapshot)
-        self._alert(snapshot, transitions)
+        if self.brake is not None:
+            with self._survived("the brake"):
+                for transition in self.brake.tick(snapshot, snapshot.forecasts, snapshot.observation.gpus):
+                    self.alerts.report(transition)
+                self.alerts.paused = self.brake.held_processes()
+                if self.brake.is_ending():
+                    self.pipeline.hurry()
+        with self._survived("alerts"):
+            stats = self.store.stats()
+            self.alerts.tick(snapshot, snapshot.forecasts, transitions, stats.error, stats.damage)
         with self._survived("the nightly test"):
             self.nightly.observe(snapshot)
             for transition in self.nightly.news():
@@ -115,7 +123,7 @@ class Tick:
         self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, self.pipeline.running())
         self.pipeline.runs.warned = training_warnings(standing, snapshot, snapshot.forecasts)
         if self.returner is not None:
-            with self._survived("giving page cache back failed at this tick; please report this"):
+            with self._survived("giving page cache back"):
                 short = return_cache.is_short(snapshot.forecasts, standing)
                 self.pipeline.own_events += self.returner.tick(snapshot, short=short)
 
@@ -136,26 +144,9 @@ class Tick:
         for subject, document in self.pipeline.lessons(last=last):
             self.store.learn(subject, document)
 
-    def _pause(self, snapshot: Snapshot) -> None:
-        """Hand the tick to the brake; a bug there must end neither the warnings nor the samples."""
-        if self.brake is None:
-            return
-        with self._survived("the brake"):
-            for transition in self.brake.tick(snapshot, snapshot.forecasts, snapshot.observation.gpus):
-                self.alerts.report(transition)
-            self.alerts.paused = self.brake.held_processes()
-            if self.brake.is_ending():
-                self.pipeline.hurry()
-
-    def _alert(self, snapshot: Snapshot, changes: Sequence[Transition]) -> None:
-        """Hand the tick to the alerts; a bug there must not end the samples."""
-        with self._survived("alerts"):
-            stats = self.store.stats()
-            self.alerts.tick(snapshot, snapshot.forecasts, changes, stats.error, stats.damage)
-
     @contextmanager
     def _survived(self, part: str) -> Iterator[None]:
-        """Log a bug of a part, but not again at each tick while it is the same."""
+        """Log a bug of a part, which must not end the others; not again at each tick while it is the same."""
         try:
             yield
         except Exception as bug:

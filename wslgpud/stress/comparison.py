@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from wslgpud.model import FindingKind, Level, Number, StressFinding, StressResult, StressVerdict
-from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, say, says, template
+from wslgpud.words import TEMPLATES, Fact, Message, MessageLike, clauses, filled, say, says, template
 
 MIB = 1 << 20
 #: nights of the baseline, and the fewest for one
@@ -83,11 +83,8 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
             continue
         facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
         facts |= {"now": _shown(name, now), "usual": _shown(name, median(usual))}
-        fell = (
-            say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
-            if again is None
-            else say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
-        )
+        facts["how"] = say("at once") if again is None else say("for the second run in a row")
+        fell = say("{figure} fell by {percent} {how}: {now}, usually {usual}", **facts)
         yield StressFinding(kind, clauses((fell, _clock(kind, result, before))))
 
 
@@ -154,13 +151,9 @@ def remark(result: StressResult) -> MessageLike:
 
 
 def night(result: StressResult) -> MessageLike:
-    usable, verdict = result.values.get("usable_bytes"), Message(VERDICTS[result.verdict])
-    facts: dict[str, Fact] = {"gpu": result.gpu, "verdict": verdict, "began_wall": result.wall}
-    brief = (
-        say("GPU {gpu}: {verdict}, {began_wall}", **facts)
-        if usable is None
-        else say("GPU {gpu}: {verdict}, {began_wall}, {usable_bytes} usable", **facts, usable_bytes=usable)
-    )
+    facts: dict[str, Fact | None] = {"gpu": result.gpu, "verdict": Message(VERDICTS[result.verdict])}
+    facts |= {"began_wall": result.wall, "usable_bytes": result.values.get("usable_bytes")}
+    brief = filled(template("GPU {gpu}: {verdict}, {began_wall}[, {usable_bytes} usable]"), facts)
     return clauses((brief, remark(result)))
 
 

@@ -102,10 +102,8 @@ class ByHand:
     def _gpu(self, index: int) -> GpuSample:
         self._look()
         known = {sample.index: sample for sample in self._recent.gpus()}
-        if not known:
-            raise NoSuchGpuError("there is no GPU {gpu}, and no other", gpu=index)
         if index not in known:
-            others = tuple(f"GPU {one}" for one in known)
+            others = tuple(f"GPU {one}" for one in known) or say("no other")
             raise NoSuchGpuError("there is no GPU {gpu}; there is {known}", gpu=index, known=others)
         return known[index]
 
