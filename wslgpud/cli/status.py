@@ -106,8 +106,8 @@ def monitor(
 ) -> None:
     """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
 
-    Keys: s sorts programs, / filters them, p pauses, + and - choose how far back sparklines go, h opens the history,
-    q quits.
+    Keys: s sorts programs, / filters them, p pauses, + and - choose how far back sparklines go, h opens the
+    daemon's history, q quits.
 
     Bars show what is used; their broken part is the forecast for the next five minutes. A gap in a sparkline is a time
     without samples. n/a is what this card or kernel does not report, such as the VRAM of a process under WSL2. Growth
