@@ -1,4 +1,7 @@
-"""Samples the machine and assesses the risk: the part of a tick that needs neither database nor port."""
+"""A sample and what the risk engine makes of it: the part of a tick that needs neither database nor port.
+
+It chooses when to sample, and at which of the two speeds.
+"""
 
 from __future__ import annotations
 
