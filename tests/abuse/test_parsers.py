@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wslgpud.advise.doctor import checking
+from wslgpud.advise.doctor.checks_wsl import version
 from wslgpud.advise.fit import source
 from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files
@@ -201,7 +202,7 @@ class TestTextsOfTheSystem:
     @relaxed
     @given(st.text())
     def test_versions(self, text: str) -> None:
-        assert all(number >= 0 for number in checking.version(text))
+        assert all(number >= 0 for number in version(text))
 
     @relaxed
     @given(documents("version", "cuda", "architectures", "capabilities", "kernel", "ran", "tf32", "cudnn", "pinned"))

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.doctor.checking import PROBE, _facts, ask, runs_on, version
+from wslgpud.advise.doctor.checking import PROBE, _facts, ask
+from wslgpud.advise.doctor.checks_gpu import runs_on
+from wslgpud.advise.doctor.checks_wsl import version
 
 FAKE_TORCH = """
 import types

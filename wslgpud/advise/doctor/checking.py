@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -47,7 +47,6 @@ _ANSWER: dict[str, Shape] = {
     "pinned": maybe(pair(uint, flag)),
 }
 _FACTS = record(_ANSWER)
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +97,6 @@ def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
     last = complaints.strip().splitlines()[-1:]
     why = one_line(last[0]) if last else say("ended with status {status}", status=code)
     return TorchFacts(python, failure=why)
-
-
-def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
-    """Return whether a build for these architectures (sm_90, compute_90) has code for a card.
-
-    Compiled code (sm_XY) runs on cards of the same major version and no lower minor one; intermediate code (compute_XY)
-    on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
-    """
-    for match in filter(None, map(_ARCHITECTURE.fullmatch, architectures)):
-        built = int(match[2]), int(match[3])
-        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
-            return True
-    return False
-
-
-def version(said: str) -> tuple[int, ...]:
-    """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
-    return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
 
 
 class Gpus(NamedTuple):

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from wslgpud import optional_packages
-from wslgpud.advise.doctor.checking import (
-    Evidence,
-    Outcome,
-    TorchFacts,
-    check,
-    good,
-    in_windows,
-    note,
-    problem,
-    runs_on,
-    skipped,
-    unknown,
-    version,
-)
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checks_wsl import version
 from wslgpud.risk.attribution import windows_programs
 from wslgpud.sources.gpu import LIBRARY_FOLDERS, explain_lost, explain_unread
 from wslgpud.words import TEMPLATES, Message, MessageLike, all_of, filled, say, template
@@ -36,6 +24,7 @@ _RTX_50 = (12, 0)
 _TOOLKIT = "/usr/local/cuda/version.json"
 #: Slim images omit that file; their compiler still needs this header (13000 means CUDA 13.0).
 _NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 _HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
 
@@ -160,7 +149,7 @@ def cuda(machine: Evidence) -> Outcome:
         found = say("the driver supports CUDA {driver}; {card} needs {needed}", driver=driver, card=card, needed=needed)
         return problem(found, update)
     newer = [t for t in machine.torches if t.cuda and version(t.cuda)[:2] > version(driver)[:2]]
-    late = [t for t in newer if version(t.cuda)[:1] > version(driver)[:1] or _needs_compiling(machine, t)]
+    late = [t for t in newer if version(t.cuda)[:1] > version(driver)[:1] or _needs_compiling(machine, t.architectures)]
     which = tuple(
         say("torch {version} (CUDA {cuda}) in {python}", version=t.version, cuda=t.cuda, python=t.python)
         for t in late or newer
@@ -182,15 +171,27 @@ def _too_new(machine: Evidence, cuda: str) -> Iterator[tuple[str, str]]:
             yield _sm(capability), f"{first[0]}.{first[1]}"
 
 
-def _needs_compiling(machine: Evidence, facts: TorchFacts) -> bool:
+def _needs_compiling(machine: Evidence, built: Sequence[str]) -> bool:
     """Return whether a build has only intermediate code for a card, which an older driver cannot compile.
 
     Within a major version, newer builds run on older drivers, except for PTX:
     https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
-    built = facts.architectures
     compiled = [name for name in built if name.startswith("sm_")]
     return any(runs_on(built, card) and not runs_on(compiled, card) for card in _capabilities(machine))
+
+
+def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
+    """Return whether a build for these architectures (sm_90, compute_90) has code for a card.
+
+    Compiled code (sm_XY) runs on cards of the same major version and no lower minor one; intermediate code (compute_XY)
+    on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
+    """
+    for match in filter(None, map(_ARCHITECTURE.fullmatch, architectures)):
+        built = int(match[2]), int(match[3])
+        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
+            return True
+    return False
 
 
 @check("torch.architecture", "torch's code for the card", "gpu", "torch")

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
-from wslgpud.advise.doctor.checking import (
-    Evidence,
-    Outcome,
-    check,
-    good,
-    in_windows,
-    note,
-    problem,
-    skipped,
-    unknown,
-    version,
-)
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.advise.wslconfig import compare, files
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.presets import IDLE, WINDOWS_BYTES
@@ -39,6 +29,11 @@ GOOD_WSL = (2, 0, 0)
 _UPDATE = in_windows("wsl --update")
 #: They leak one by one, and sessions fail at some hundred: https://github.com/microsoft/WSL/issues/41242, 40650
 MANY_RELAYS = 20
+
+
+def version(said: str) -> tuple[int, ...]:
+    """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
+    return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
 
 
 @check("wsl.kernel", "Linux kernel")
