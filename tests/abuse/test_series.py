@@ -102,7 +102,7 @@ def test_renaming_processes_cannot_exceed_the_hourly_limit(tmp_path: Path) -> No
                 pretender.rename(f"{round_}n{number}{mine}-gcc")
             tick = watch.tick()
             store.append(tick)
-            samples = [str(one.labels) for family in families(tick.readings(), {}) for one in family.samples]
+            samples = [str(labels) for family in families(tick.readings(), {}) for labels in family.series]
             exposed |= {labels for labels in samples if mine in labels}
         assert store.flush()
         last = tick.value(processes.RESIDENT, OTHER)

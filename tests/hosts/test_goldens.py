@@ -13,7 +13,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.sampling.observation import observation_of
 from wslgpud.serve import publisher
-from wslgpud.serve.publisher import CLASSIC, encode, families
+from wslgpud.serve.publisher import CLASSIC, families, text_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VOLATILE = {publisher.SOURCE_DURATION, publisher.SOURCE_AGE, publisher.TICK_TIMESTAMP}
@@ -27,7 +27,7 @@ def test_the_scrape_of_a_machine_is_as_it_was(name, ticked):
     readings = [*snapshot.readings(), *risk_metrics.readings(forecasts), *publisher.source_readings(snapshot)]
     order = {spec.name: rank for rank, spec in enumerate(catalogue())}
     lasting = families((r for r in readings if r.spec not in VOLATILE), order)
-    scrape = encode(lasting, CLASSIC).decode()
+    scrape = text_of(lasting, (), CLASSIC).decode()
 
     file = GOLDEN / f"{name}.prom"
     if os.environ.get("WSLGPUD_RENEW"):

@@ -6,26 +6,40 @@ import gzip
 import math
 import subprocess
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest as classic_text
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from tests.serve.support import AVAILABLE, CATALOGUE, GPU_USED, HandClock, snapshot
+from tests.serve.support import AVAILABLE, CATALOGUE, GPU, GPU_USED, HandClock, snapshot
 from tests.support.servers import program
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.serve import Publisher
-from wslgpud.serve.publisher import CLASSIC, OPENMETRICS, encode, families
+from wslgpud.serve.publisher import CLASSIC, OPENMETRICS, families, text_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def written(readings, text_format, order=MappingProxyType({})):
-    return encode(families(readings, order), text_format)
+    return text_of(families(readings, order), (), text_format)
+
+
+def judged(readings, text_format):
+    """The text as prometheus_client writes it, all of it anew."""
+    metrics = []
+    for spec, series in families(readings, {}):
+        metrics.append(Metric(spec.family, spec.help, spec.kind, spec.unit))
+        for labels, value in series.items():
+            metrics[-1].add_sample(spec.exposed_name, dict(zip(spec.labels, labels, strict=True)), value)
+    write = openmetrics_text if text_format == OPENMETRICS else classic_text
+    return write(SimpleNamespace(collect=lambda: metrics))
 
 
 def exposed(text_format, *snapshots):
@@ -66,7 +80,7 @@ def test_openmetrics_is_accepted_by_a_strict_parser():
 def test_metric_families_follow_the_order_of_the_catalogue():
     order = {AVAILABLE.name: 0, GPU_USED.name: 1}
     readings = [Reading(GPU_USED, 1, ("0", "a")), Reading(AVAILABLE, 2), Reading(GPU_USED, 3, ("1", "b"))]
-    assert [f.name for f in families(readings, order)] == [AVAILABLE.family, GPU_USED.family]
+    assert [f.spec for f in families(readings, order)] == [AVAILABLE, GPU_USED]
     assert written(readings, CLASSIC, order).count(b"# TYPE wslgpud_gpu_memory_used_bytes ") == 1
 
 
@@ -82,7 +96,12 @@ def test_what_is_not_a_finite_number_is_absent(value):
 
 def test_a_series_that_two_sources_read_is_exposed_once():
     (family,) = families([Reading(AVAILABLE, 1), Reading(AVAILABLE, 2)], {})
-    assert [sample.value for sample in family.samples] == [2]
+    assert list(family.series.values()) == [2]
+
+
+def test_a_wrong_number_of_labels_is_an_error_naming_the_metric():
+    with pytest.raises(ValueError, match="wslgpud_gpu_memory_used_bytes declares labels"):
+        written([Reading(GPU_USED, 1, ("0",))], CLASSIC)
 
 
 #: Text as processes and mounts may be called: quotes, line ends, NUL, halves of surrogate pairs.
@@ -104,6 +123,23 @@ def test_a_value_keeps_every_bit(value):
     for text_format, parse in ((CLASSIC, parse_classic), (OPENMETRICS, parse_openmetrics)):
         (family,) = parse(written([Reading(spec, value)], text_format).decode())
         assert family.samples[0].value == value
+
+
+#: 0.0 and -0.0 are one value, whose text stays as it was written first
+VALUES = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False).filter(bool)
+ANY_READING = st.one_of(
+    st.builds(Reading, st.just(AVAILABLE), VALUES, st.just(())),
+    st.builds(Reading, st.just(GPU), st.just(1), st.tuples(*[st.sampled_from("ab")] * len(GPU.labels))),
+    st.builds(Reading, st.just(GPU_USED), st.integers(0, 2) | VALUES, st.tuples(st.sampled_from("01"), HOSTILE)),
+    st.builds(Reading, st.just(GPU_USED), st.integers(0, 2), st.tuples(st.sampled_from("012"), st.sampled_from("ab"))),
+)
+
+
+@pytest.mark.parametrize("text_format", [CLASSIC, OPENMETRICS])
+@given(st.lists(st.lists(ANY_READING, max_size=8), max_size=6))
+def test_cached_text_is_what_prometheus_client_would_write(text_format, scrapes):
+    for readings in scrapes:
+        assert written(readings, text_format) == judged(readings, text_format)
 
 
 class CountingExtra:

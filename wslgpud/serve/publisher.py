@@ -13,7 +13,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud import __version__
 from wslgpud.host import Clock, SystemClock
@@ -81,30 +81,38 @@ def source_readings(snapshot: Snapshot) -> Iterator[Reading]:
             yield Reading(SOURCE_AGE, max(0.0, snapshot.mono - report.mono), name)
 
 
-def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metric]:
+Labels = tuple[str, ...]
+#: cached names of series: several times the number of a machine's
+_MAX_NAMES = 4096
+
+
+class MetricFamily(NamedTuple):
+    """The values of one metric by their labels."""
+
+    spec: MetricSpec
+    series: dict[Labels, Number]
+
+
+def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[MetricFamily]:
     """Group readings into families, each once, in the order of the catalogue.
 
     A series from two sources is exposed once, with the last value: Prometheus drops a scrape that contains a duplicate.
     Non-finite numbers are unknown, hence absent. Families that ``order`` (name -> rank) does not know come last, by
-    name. ValueError: a reading has not one value for each declared label.
+    name.
     """
-    from prometheus_client.core import Metric
-
-    grouped: dict[str, tuple[MetricSpec, dict[tuple[str, ...], Number]]] = {}
+    grouped: dict[str, MetricFamily] = {}
     for spec, value, labels in readings:
         if math.isfinite(value):
-            grouped.setdefault(spec.name, (spec, {}))[1][_clean(labels)] = value
-    metrics = []
-    for name in sorted(grouped, key=lambda name: (order.get(name, len(order)), name)):
-        spec, series = grouped[name]
-        metrics.append(Metric(spec.family, spec.help, spec.kind, spec.unit))
-        for labels, value in series.items():
-            metrics[-1].add_sample(spec.exposed_name, dict(zip(spec.labels, labels, strict=True)), value)
-    return metrics
+            family = grouped.get(spec.name)
+            if family is None:
+                family = grouped[spec.name] = MetricFamily(spec, {})
+            family.series[_clean(labels)] = value
+    names = sorted(grouped, key=lambda name: (order.get(name, len(order)), name))
+    return [grouped[name] for name in names]
 
 
-@functools.lru_cache(4096)  # several times the number of a machine's series
-def _clean(labels: tuple[str, ...]) -> tuple[str, ...]:
+@functools.lru_cache(_MAX_NAMES)
+def _clean(labels: Labels) -> Labels:
     """Return labels that any parser accepts: file names may contain bytes that are not UTF-8.
 
     One such value would otherwise cost the whole scrape; and some lexers take NUL for the end.
@@ -113,6 +121,38 @@ def _clean(labels: tuple[str, ...]) -> tuple[str, ...]:
         label.encode("utf-8", "backslashreplace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
         for label in labels
     )
+
+
+def text_of(families: Iterable[MetricFamily], others: Iterable[Metric], text_format: str) -> bytes:
+    """Return the complete text of families, then of ``others``.
+
+    Rendering names anew takes three times as long as all else.
+    """
+    from prometheus_client.utils import floatToGoString
+
+    number: Callable[[Number], str] = floatToGoString  # untyped
+    lines = []
+    for spec, series in families:
+        lines.append(_rendered(spec, None, text_format))
+        lines += [f"{_rendered(spec, labels, text_format)} {number(value)}\n" for labels, value in series.items()]
+    return "".join(lines).encode() + encode(others, text_format)
+
+
+@functools.lru_cache(_MAX_NAMES)
+def _rendered(spec: MetricSpec, labels: Labels | None, text_format: str) -> str:
+    """Return the head of a family, or what precedes the value of its series.
+
+    Raises ValueError: a series does not have exactly one value for each declared label.
+    """
+    from prometheus_client.core import Metric
+
+    metric = Metric(spec.family, spec.help, spec.kind, spec.unit)
+    if labels is not None:
+        if len(labels) != len(spec.labels):
+            raise ValueError(f"{spec.family} declares labels {spec.labels}, a reading has {labels}")
+        metric.add_sample(spec.exposed_name, dict(zip(spec.labels, labels, strict=True)), 0)
+    text = encode([metric], text_format).decode().removesuffix("# EOF\n")
+    return text if labels is None else text.removeprefix(_rendered(spec, None, text_format)).rpartition(" ")[0]
 
 
 def encode(metrics: Iterable[Metric], text_format: str) -> bytes:
@@ -186,7 +226,7 @@ class Publisher:
         from prometheus_client import ProcessCollector
 
         published, process = self._published, ProcessCollector(registry=None)  # process_*: as all Prometheus clients
-        plain = encode([*families(self.readings(), self._order), *process.collect()], text_format)
+        plain = text_of(families(self.readings(), self._order), process.collect(), text_format)
         self._render_seconds = self._clock.mono() - now
         return _Text(published, now, plain)
 
