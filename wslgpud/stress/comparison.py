@@ -83,8 +83,11 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
             continue
         facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
         facts |= {"now": _shown(name, now), "usual": _shown(name, median(usual))}
-        facts["how"] = say("at once") if again is None else say("for the second run in a row")
-        fell = say("{figure} fell by {percent} {how}: {now}, usually {usual}", **facts)
+        fell = (
+            say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
+            if again is None
+            else say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
+        )
         yield StressFinding(kind, clauses((fell, _clock(kind, result, before))))
 
 
