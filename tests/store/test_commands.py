@@ -294,16 +294,6 @@ def test_db_check_finds_what_is_wrong(recorded, tmp_path, harm, finding):
     assert any(finding in said for said in json.loads(done.stdout)["findings"]), done.stdout
 
 
-def test_an_interrupted_deletion_of_minutes_is_not_a_fault(recorded, tmp_path):
-    """They go by age, slice by slice in the order of their key; a daemon may be killed between two."""
-    with closing(sqlite3.connect(recorded / "wslgpud.db")) as database:
-        database.execute("VACUUM INTO ?", (str(tmp_path / "wslgpud.db"),))
-    oldest = "DELETE FROM rollup_minute WHERE part = (SELECT min(part) FROM rollup_minute)"
-    with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
-        database.execute(f"{oldest} AND series < 3")
-    assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == 0
-
-
 def test_compacting_a_file_that_is_no_database_says_what_to_do(tmp_path):
     (tmp_path / "wslgpud.db").write_text("a letter, and a long one: " * 99)
     done = CliRunner().invoke(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)])

@@ -114,9 +114,9 @@ def test_series_of_a_clock_that_was_ahead_count_as_seen_now(mono, clock, connect
 
 @pytest.mark.parametrize(
     ("names", "after_days", "left"),
-    [(511, 1, 511), (511, 2, 511), (512, 1, 512), (512, 2, 448), (513, 2, 448), (513, 4, 448), (511, 6, 0)],
+    [(448, 2, 448), (512, 1, 512), (512, 2, 448), (513, 2, 448), (513, 4, 448), (448, 6, 0)],
 )
-def test_names_without_samples_make_room_once_there_are_512(mono, clock, connection, names, after_days, left):
+def test_names_without_samples_make_room_beyond_448(mono, clock, connection, names, after_days, left):
     stats, days = StoreStats(), {"raw_days": 1, "minute_days": 2, "hour_days": 4}
     kept = Upkeep(StoreSettings(**days), clock.wall, stats)
     with connection.begin():

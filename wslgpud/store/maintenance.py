@@ -268,8 +268,6 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
     for done, (number, sheet) in enumerate(tuples(connection, select(chunk.id, chunk.data).order_by(chunk.id))):
         progress(done, count)
         host, wrong = number >> schema.ROW_BITS, 0
-        # minutes may be kept for less time than samples, and of their oldest part some may be gone
-        sure_ms = (series_reader.first_part(connection, MINUTES, host) or 0) + MINUTES.part_seconds * 1000
         try:
             for entry in codec.entries_of(sheet):
                 _, times, values = codec.samples_of(sheet, entry)
@@ -278,8 +276,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
                 asked = asked._replace(start_ms=asked.start_ms // MINUTE_MS * MINUTE_MS)
                 kept = dict(series_reader.steps_of(connection, asked, MINUTES))
                 made = codec.summarise(times, values, MINUTE_MS)
-                known = {ms: seen for ms, seen in made.items() if ms >= sure_ms or ms in kept}
-                wrong += sum(not _holds(kept.get(ms), seen) for ms, seen in known.items())
+                wrong += sum(not _holds(kept.get(ms), seen) for ms, seen in made.items())
         except DAMAGE as error:
             yield say("chunk {number}: damaged ({why})", number=number, why=cause(error))
         if wrong:

@@ -206,16 +206,7 @@ outbox = _table(
     optional="transition done_ms",
 )
 # The dispatcher queries unsent messages, a tiny part of the table.
-_waiting = outbox.c.done_ms.is_(None)
-_outbox_waiting = sa.Index("outbox_waiting", outbox.c.channel, sqlite_where=_waiting)
-
-
-@sa.event.listens_for(metadata, "before_create")
-def _partial_on_a_server(_metadata: sa.MetaData, connection: sa.Connection, **_: Any) -> None:
-    """Give the index its condition; as an argument of ``Index`` it would load 2 MiB of that dialect for every user."""
-    if is_server(connection):
-        _outbox_waiting.dialect_options["postgresql"]["where"] = _waiting
-
+sa.Index("outbox_waiting", outbox.c.channel, sqlite_where=outbox.c.done_ms.is_(None))
 
 # One row per stress run of a GPU, by UUID; there is one per night, kept forever.
 stress_run = _table("stress_run", {"ms": _Int, "gpu": _Text, "verdict": _Text, "document": _Text})

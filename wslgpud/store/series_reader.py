@@ -235,11 +235,6 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
     else:
         if tier is MINUTES:
             add(steps, _coarser(connection, asked, (HOURS,)), step_ms)
-        kept_from = first_part(connection, tier, asked.number >> schema.SERIES_BITS)
-        if kept_from is not None and asked.start_ms < kept_from:
-            # samples may be kept for longer
-            before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
-            add(steps, summarise(*_joined(_sealed(connection, before)), step_ms).items())
         kept = steps_of(connection, asked, tier)
         if steps or step_ms > tier.step_seconds * 1000:
             add(steps, kept, step_ms)

@@ -57,7 +57,7 @@ _NEVER = float(1 << 52)
 
 #: time between two passes over all series
 PASS_SECONDS = 6 * 3600.0
-#: series left in a metric that reached its limit of names, to make room for new ones
+#: of a metric with more series, those no longer read are deleted with their samples, to leave room for new names
 ROOMY = MAX_SERIES_OF_NAMES * 7 // 8
 #: slots of batches to keep when they are free; a machine that commits every second for a quarter of an hour takes 900
 #: for a while
@@ -81,11 +81,10 @@ _SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AN
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
 _FORGOTTEN = text(f"""
     SELECT id FROM (
-        SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place,
-            count(*) OVER (PARTITION BY metric) AS total
+        SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place
         FROM series WHERE {_OUR_SERIES}
     ) s
-    WHERE seen_ms < :all_ms OR (total >= :crowded AND place > :roomy AND seen_ms < :raw_ms)
+    WHERE seen_ms < :all_ms OR (place > :roomy AND seen_ms < :raw_ms)
     LIMIT :limit""")
 _FORGET = text("DELETE FROM series WHERE id = :id")
 
@@ -164,9 +163,9 @@ class Upkeep:
     def _purge(self, connection: Connection) -> bool:
         keep = self._settings
         now = self._wall() if self._clock_settled() else 0.0
-        # whole hours, so that hours continue exactly where minutes end
-        before_minute = (now - keep.minute_days * DAY) // HOUR * HOUR
-        before_hour = now - keep.hour_days * DAY
+        # summaries stay at least as long as what they sum up; whole hours, so that hours continue where minutes end
+        before_minute = (now - max(keep.minute_days, keep.raw_days) * DAY) // HOUR * HOUR
+        before_hour = min(now - keep.hour_days * DAY, before_minute)
         too_old = {
             # unsealed data is never deleted for its age: it has no minutes and hours yet
             "chunk": now - keep.raw_days * DAY,
@@ -231,7 +230,7 @@ class Upkeep:
             return False
         now_ms, ours = round(self._wall() * 1000), _ours(self._host)
         raw_ms, all_ms = (now_ms - days * DAY * 1000 for days in (self._settings.raw_days, self._longest_days))
-        limits = {"crowded": MAX_SERIES_OF_NAMES, "roomy": ROOMY, "limit": SLICE_ROWS}
+        limits = {"roomy": ROOMY, "limit": SLICE_ROWS}
         with connection.begin():
             connection.execute(_SEEN_AHEAD, {**ours, "now": now_ms})
             if gone := connection.scalars(_FORGOTTEN, {**ours, **limits, "raw_ms": raw_ms, "all_ms": all_ms}).all():
