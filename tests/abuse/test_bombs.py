@@ -21,7 +21,7 @@ from tests.store.made import BYTES, T0, snapshot
 from wslgpud.risk.trace import MAX_LINE_BYTES, TraceError, read_trace
 from wslgpud.series import export
 from wslgpud.series.export import Piece
-from wslgpud.store import Reader, SeriesRef, Store, errors, schema
+from wslgpud.store import Reader, SeriesRef, Store, errors
 from wslgpud.store.codec import decode, encode, pack_sheet
 
 #: tells the most memory that a process ever took; getrusage's figure begins with its parent's
@@ -62,9 +62,6 @@ def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path)
     assert bomb < honest + 20
 
 
-FREE = schema.series_number("made_bytes", '{"kind":"free"}', 1)
-
-
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
     """Return a history with one sealed chunk."""
@@ -83,7 +80,7 @@ def spoiled(file: Path, **columns: object) -> None:
         "low_ms": T0 * 1000,
         "high_ms": T0 * 1000 + 899_000,
         "samples": 1,
-        "data": pack_sheet([(FREE, [T0 * 1000], [7])]),
+        "data": pack_sheet([(1, [T0 * 1000], [7])]),
         "processes": None,
     } | columns
     with closing(sqlite3.connect(file)) as database, database:
@@ -92,9 +89,9 @@ def spoiled(file: Path, **columns: object) -> None:
 
 
 def sheet_of(times: bytes, values: bytes) -> bytes:
-    """Return a sheet of one series with these blocks."""
-    begin = 4 + 40
-    entry = struct.pack("<QIIIIqq", FREE, begin, len(times), begin + len(times), len(values), 0, 7)
+    """Return a sheet of series 1 with these blocks."""
+    begin = 4 + 36
+    entry = struct.pack("<IIIIIqq", 1, begin, len(times), begin + len(times), len(values), 0, 7)
     return struct.pack("<I", 1) + entry + times + values
 
 

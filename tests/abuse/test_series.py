@@ -230,7 +230,7 @@ def crowded(file: Path, here: str) -> None:
         database.execute("INSERT INTO host (id, name, sealed) VALUES (1, 'elsewhere', 0)")
         for host in (0, 1):
             for at, metric in enumerate(("program_resident_bytes", "program_swap_bytes")):
-                first = (host << 48) + 32_000 * at
+                first = (host << 32) + 32_000 * at
                 database.execute(names + row, {"first": first, "host": host, "metric": metric})
     assert rows(file) >= 100_000
 

@@ -155,10 +155,10 @@ def as_on_a_server(file):
     """Give the rows of a file the ids of a second machine, so that another one has the first, as on a server."""
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE host SET id = 1, sealed = sealed + (1 << 34)")
-        database.execute("UPDATE series SET host = 1, id = id + (1 << 48)")
+        database.execute("UPDATE series SET host = 1, id = id + (1 << 32)")
         database.execute("UPDATE batch SET slot = slot + (1 << 34)")
         for table in ("rollup_minute", "rollup_hour"):
-            database.execute(f"UPDATE {table} SET series = series + (1 << 48)")
+            database.execute(f"UPDATE {table} SET series = series + (1 << 32)")
         for table in ("batch", "chunk", "event", "transition", "daemon_run"):
             database.execute(f"UPDATE {table} SET id = id + (1 << 34)")
         database.execute("INSERT INTO host (id, name, sealed) VALUES (0, '', 0)")

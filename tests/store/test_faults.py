@@ -131,13 +131,17 @@ def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock,
     assert opened.flush()
     with closing(sqlite3.connect(file)) as database:
         database.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
+    # in the copy the same number means another series
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as database, database:
+        database.execute("UPDATE series SET metric = 'made_other' WHERE metric = 'made_events'")
     _append(opened, made, range(5, 10), clock)
     assert opened.flush()
     shutil.move(tmp_path / "backup.db", file)
     _append(opened, made, range(10, 15), clock)
     assert opened.flush()
     assert _check(file)
-    assert _seconds(opened, made) == [*range(5), *range(10, 15)]
+    assert [v for _, v in made.read_all(opened.reader, "made_other")] == list(range(5))
+    assert _seconds(opened, made) == list(range(10, 15))
 
 
 def test_series_in_a_swapped_smaller_file_get_distinct_numbers(opened, file, clock, made, tmp_path):

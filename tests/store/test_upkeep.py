@@ -98,7 +98,10 @@ def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connecti
             pass
         return stats.purged_rows_total - before
 
-    assert [forgotten(0.0), forgotten(6 * 3600.0 - 1), forgotten(1.0)] == [2, 0, 2]
+    assert [forgotten(0.0), forgotten(6 * 3600.0 - 1)] == [1, 0]
+    assert [*connection.scalars(select(schema.series.c.id))] == [7, 8], "the newest stays, as its number is not reused"
+    connection.rollback()
+    assert forgotten(1.0) == 1
 
 
 def test_series_of_a_clock_that_was_ahead_count_as_seen_now(mono, clock, connection):
@@ -127,8 +130,8 @@ def test_names_without_samples_make_room_beyond_448(mono, clock, connection, nam
         pass
 
     metrics = select(schema.series.c.metric, func.count()).group_by(schema.series.c.metric)
-    assert dict(connection.execute(metrics).all()) == ({"few": 1, "m": left} if left else {})
-    assert stats.purged_rows_total == names - left + (not left)
+    assert dict(connection.execute(metrics).all()) == {"few": 1} | ({"m": left} if left else {})
+    assert stats.purged_rows_total == names - left
 
 
 def test_a_part_of_many_series_goes_in_slices(kept, connection):

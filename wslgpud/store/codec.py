@@ -33,7 +33,7 @@ from wslgpud.store.errors import gap
 from wslgpud.store.schema import MAX_VALUE, PERIOD_MS, Tier, dumps
 from wslgpud.words import say
 
-_COUNT, _ENTRY = struct.Struct("<I"), struct.Struct("<QIIIIqq")
+_COUNT, _ENTRY = struct.Struct("<I"), struct.Struct("<IIIIIqq")
 #: blocks of times that are cached, as plots read several series: a day, and 1 MB
 _CACHED_TIMES = 128
 
@@ -137,24 +137,26 @@ def samples_in(sheet: bytes, number: int) -> Samples | None:
 
 @dataclass(slots=True)
 class Series:
-    """A series in use: its row without the host, whether users choose its labels, and whether the database takes it."""
+    """A series in use: its row without id and host, and whether users choose its labels."""
 
+    #: what queued ticks call it
+    name: int
     row: dict[str, Any]
     limited: bool
-    #: None until the open database was asked
-    stored: bool | None = None
+    #: whether the open database was asked for its id, and the id, None where it takes no more of the metric
+    asked: bool = False
+    number: int | None = None
 
     @classmethod
-    def of(cls, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
-        text, divisor = dumps(dict(zip(spec.labels, labels, strict=False))), 10**spec.decimals
-        number = schema.series_number(spec.name, text, divisor)
-        row = {"id": number, "metric": spec.name, "kind": spec.kind, "labels": text, "divisor": divisor}
-        return cls(row, any(names.chosen(spec, labels) is not None for names in spec.names))
+    def of(cls, name: int, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+        text = dumps(dict(zip(spec.labels, labels, strict=False)))
+        row = {"metric": spec.name, "kind": spec.kind, "labels": text, "divisor": 10**spec.decimals}
+        return cls(name, row, any(names.chosen(spec, labels) is not None for names in spec.names))
 
     def scaled(self, value: float) -> int | None:
         """Return ``value * divisor`` as an integer; None if not finite, too large, or not taken by the database."""
-        number = value * self.row["divisor"]
-        return round(number) if self.stored is not False and -MAX_VALUE < number < MAX_VALUE else None
+        number, refused = value * self.row["divisor"], self.asked and self.number is None
+        return round(number) if not refused and -MAX_VALUE < number < MAX_VALUE else None
 
 
 def process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample]) -> list[list[Any]]:
@@ -178,7 +180,7 @@ _PAGE_DATA = 4030
 
 @dataclass(slots=True)
 class Batch:
-    """Some ticks as JSON."""
+    """Some ticks as JSON, with readings by the names of their series."""
 
     id: int
     ms: int
@@ -194,11 +196,17 @@ class Batch:
     def bytes(self) -> int:
         return len(self.data) + _OVERHEAD_BYTES
 
-    def row(self) -> dict[str, Any]:
+    def row(self, numbers: Mapping[str, int]) -> dict[str, Any]:
         """Return its row without the slot, whose data fills pages, so that others find room in its place."""
-        data = pack_text(self.data)
+        data = pack_text(renumbered(json.loads(self.data), numbers))
         size = _PAGE_DATA if len(data) <= _PAGE_DATA else -len(data) // _PAGE * -_PAGE
         return {"id": self.id, "ms": self.ms, "ticks": self.ticks, "data": data.ljust(size, b"\0")}
+
+
+def renumbered(known: Mapping[str, Any], numbers: Mapping[str, int]) -> str:
+    """Return the JSON of a batch with numbers for names of series, without those that have none."""
+    values = {numbers[name]: values for name, values in known["values"].items() if name in numbers}
+    return dumps({**known, "values": values})
 
 
 @dataclass(slots=True)
@@ -206,7 +214,7 @@ class OpenBatch:
     """Ticks of a batch under construction; time increases within one period."""
 
     times: list[int] = field(default_factory=list)
-    #: number of a series -> its value at each tick
+    #: name of a series -> its value at each tick
     columns: dict[int, list[Number | None]] = field(default_factory=dict)
     processes: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
 
@@ -219,8 +227,8 @@ class OpenBatch:
     def add(self, ms: int, readings: Mapping[int, Number], processes: list[list[Any]] | None) -> None:
         before = len(self.times)
         self.times.append(ms)
-        for number, value in readings.items():
-            column = self.columns.setdefault(number, [])
+        for name, value in readings.items():
+            column = self.columns.setdefault(name, [])
             if len(column) < before:
                 column += [None] * (before - len(column))
             column.append(value)
@@ -230,8 +238,8 @@ class OpenBatch:
     def closed(self, row_id: int, *, urgent: bool) -> Batch:
         start, ticks = self.times[0], len(self.times)
         values = {
-            number: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
-            for number, column in self.columns.items()
+            name: column[0] if column.count(column[0]) == ticks else column + [None] * (ticks - len(column))
+            for name, column in self.columns.items()
         }
         offsets = [ms - start for ms in self.times]
         data = dumps({"offsets": offsets, "values": values, "processes": self.processes})

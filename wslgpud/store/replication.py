@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, schema
-from wslgpud.store.codec import unpack_text
+from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.engines import APPLICATION_ID
 from wslgpud.store.errors import LockedError, StoreError, gap
 from wslgpud.store.reader import Reader
@@ -35,8 +35,6 @@ _AT_ONCE, _BATCHES_AT_ONCE = 500, 60
 _MAX_OPEN = 100_000
 #: tables copied besides batches, in the order of their references
 _TABLES = (schema.transition, schema.outbox, schema.event, schema.stress_run)
-#: in place of a damaged batch
-_EMPTY = schema.dumps({"offsets": [], "values": {}, "processes": []})
 _batch, _box, _series = schema.batch.c, schema.outbox.c, schema.series.c
 #: each schema of a server's database is a separate history
 _OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
@@ -123,8 +121,8 @@ class Replication(DatabaseThread):
         self._source = _NOTHING_COPIED
         #: id of the machine in the server
         self._host_id = 0
-        #: ids in the file of series that the server has; copied again each hour, to be known as read
-        self._registered: set[int] = set()
+        #: series in the file's batches -> in the server's; looked up again each hour, to be known as read
+        self._numbers: dict[str, int] = {}
         self._forgotten_wall = 0.0
         #: ids in the file of the copied messages that were unsent
         self._open: set[int] = set()
@@ -157,7 +155,7 @@ class Replication(DatabaseThread):
         return self._connection
 
     def _look_up(self, connection: Connection) -> None:
-        self._source, self._registered = _NOTHING_COPIED, set()
+        self._source, self._numbers = _NOTHING_COPIED, {}
         given = connection.scalar(select(schema.host.c.source).where(schema.host.c.id == self._host_id))
         with gap("how far the rows of host %d were copied", self._host_id):
             self._source = _Source(*json.loads(given)) if given else self._source
@@ -194,10 +192,11 @@ class Replication(DatabaseThread):
             if self._source.shift is None:
                 last = min(self._source.copied.values())
                 self._source = self._source._replace(shift=engines.last_row(connection, self._host_id) - last)
-            first, _ = schema.series_range(self._host_id)
             for row in series:
-                theirs = {"id": first | row["id"] & schema.OWN_SERIES, "host": self._host_id}
-                schema.register(connection, row | theirs)
+                theirs = schema.register(connection, {**row, "host": self._host_id}) or 0
+                self._numbers[str(row["id"] & schema.OWN_SERIES)] = theirs & schema.OWN_SERIES
+            for row in rows[schema.batch]:
+                row["data"] = renumbered(row["data"], self._numbers)
             for table, of in rows.items():
                 moved = map(self._shifted, of)
                 schema.put(connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved])
@@ -205,7 +204,6 @@ class Replication(DatabaseThread):
             progress = update(schema.host).where(schema.host.c.id == self._host_id)
             connection.execute(progress.values(source=schema.dumps(reached)))
         self._source = reached
-        self._registered |= {row["id"] for row in series}
         for row in rows[schema.outbox]:
             (self._open.discard if row["done_ms"] is not None else self._open.add)(row["id"])
         return True
@@ -258,17 +256,18 @@ class Replication(DatabaseThread):
         self._open = set()
 
     def _new_series(self, batches: Sequence[dict[str, Any]]) -> list[int]:
-        """Make the ``batches`` text; return the ids of their series that the server may not have."""
+        """Parse the ``batches``; return the ids in the file of series whose number in the server is not known."""
         if abs(time.time() - self._forgotten_wall) >= FORGET_SECONDS:
-            self._forgotten_wall, self._registered = time.time(), set()
-        numbers: set[int] = set()
+            self._forgotten_wall, self._numbers = time.time(), {}
+        unknown: set[int] = set()
         for row in batches:
-            text, (first, _) = _EMPTY, schema.series_range(row["slot"] >> schema.ROW_BITS)
+            known: dict[str, Any] = {"offsets": [], "values": {}, "processes": []}
+            first, _ = schema.series_range(row["slot"] >> schema.ROW_BITS)
             with gap("ticks %d", row["id"]):
-                text = unpack_text(row["data"])
-                numbers |= {first | int(number) for number in json.loads(text)["values"]}
-            row["data"] = text
-        return [*(numbers - self._registered)]
+                known = json.loads(unpack_text(row["data"]))
+                unknown |= {first | int(name) for name in known["values"].keys() - self._numbers.keys()}
+            row["data"] = known
+        return [*unknown]
 
     def _reached(self, rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> _Source:
         copied = self._source.copied

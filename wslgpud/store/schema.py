@@ -12,7 +12,6 @@ There are no foreign keys: on tables of samples they turned a nightly purge into
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -26,9 +25,8 @@ from wslgpud.metrics import MAX_SERIES_OF_NAMES
 #: version of the tables and views; a change needs a new one, and code to migrate older databases
 VERSION = 1
 
-#: ids of a host's series: host << 48 | a hash of the series, so that it is known before the database is open, and the
-#: same in a file that is begun anew and on a server
-SERIES_BITS = 48
+#: ids of a host's series: host << 32 ...; none is used twice, and small ones leave room for a batch on its page
+SERIES_BITS = 32
 #: the bits of a series id without the host's
 OWN_SERIES = (1 << SERIES_BITS) - 1
 #: ids of everything else of a host: host << 34 ...; a tick per second fills that in 500 years
@@ -271,12 +269,6 @@ def series_range(host_id: int) -> tuple[int, int]:
     return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1
 
 
-def series_number(metric: str, labels: str, divisor: int) -> int:
-    """Return the id of a series without the host's bits; of 20,000 two are the same in one of a million histories."""
-    text = "\0".join((metric, labels, str(divisor)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=SERIES_BITS // 8).digest(), "big")
-
-
 def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
     if "series" in table.c:
         return table.c.series.between(*series_range(host_id))
@@ -329,23 +321,25 @@ def put(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any
         connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=others), rows)
 
 
-def register(connection: sa.Connection, row: Mapping[str, Any], *, limited: bool = False) -> bool:
-    """Note that a series, a row of its table, is read; False: the database has another of its id, or too many.
+def register(connection: sa.Connection, row: Mapping[str, Any], *, limited: bool = False) -> int | None:
+    """Return the id of a series, a row of its table, and note that it is read; a new one if the database has none.
 
-    Too many is ``MAX_SERIES_OF_NAMES`` of a metric, and only for ``limited`` ones.
+    ``limited``: None instead of a new one where its metric has ``MAX_SERIES_OF_NAMES``.
     """
-    of_row, key = series.c.id == row["id"], ("host", "metric", "labels", "divisor")
-    here = connection.execute(sa.select(*(series.c[name] for name in key)).where(of_row)).first()
-    if here is not None:  # the kind of a metric may have changed
+    first, last = series_range(row["host"])
+    ours, of = series.c.id.between(first, last), series.c
+    # a row that another program has put under our name is not ours
+    same = [of[name] == row[name] for name in ("host", "metric", "labels", "divisor")]
+    known: int | None = connection.scalar(sa.select(of.id).where(ours, *same))
+    if known is not None:  # the kind of a metric may have changed
         now = {"kind": row["kind"], "seen_ms": row["seen_ms"]}
-        connection.execute(sa.update(series).where(of_row).values(now))
-        return all(row[name] == known for name, known in zip(key, here, strict=True))
-    if limited:
-        of_metric = series.c.host == row["host"], series.c.metric == row["metric"]
-        if (connection.scalar(sa.select(sa.func.count()).where(*of_metric)) or 0) >= MAX_SERIES_OF_NAMES:
-            return False
-    insert_new(connection, series, [dict(row)])
-    return True
+        connection.execute(sa.update(series).where(of.id == known).values(now))
+        return known
+    if limited and (connection.scalar(sa.select(sa.func.count()).where(*same[:2])) or 0) >= MAX_SERIES_OF_NAMES:
+        return None
+    number = (connection.scalar(sa.select(sa.func.max(of.id)).where(ours)) or first) + 1
+    insert_new(connection, series, [{**row, "id": number}])
+    return number
 
 
 def write_batch(connection: sa.Connection, host_id: int, row: Mapping[str, Any]) -> None:

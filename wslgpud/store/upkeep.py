@@ -81,10 +81,11 @@ _SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AN
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
 _FORGOTTEN = text(f"""
     SELECT id FROM (
-        SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place
+        SELECT id, seen_ms, row_number() OVER (PARTITION BY metric ORDER BY seen_ms DESC, id DESC) AS place,
+            max(id) OVER () AS newest
         FROM series WHERE {_OUR_SERIES}
     ) s
-    WHERE seen_ms < :all_ms OR (place > :roomy AND seen_ms < :raw_ms)
+    WHERE id < newest AND (seen_ms < :all_ms OR (place > :roomy AND seen_ms < :raw_ms))
     LIMIT :limit""")
 _FORGET = text("DELETE FROM series WHERE id = :id")
 
@@ -224,7 +225,7 @@ class Upkeep:
     def _forget(self, connection: Connection) -> bool:
         """Delete series without data, and beyond the limit on names, those not seen for longest; say if any.
 
-        Summaries of the latter stay until they are too old.
+        Summaries of the latter stay until they are too old, under a number that no other series gets.
         """
         if time.monotonic() < self._pass_due_mono:
             return False

@@ -39,8 +39,7 @@ FORGET_SECONDS = 3600.0
 TICKS_A_COMMIT = 600
 #: the log is checkpointed when it has about this many pages: each page is then copied once for all its changes
 CHECKPOINT_PAGES = 256
-#: approximate pages changed by a slice of upkeep
-SLICE_PAGES = 9
+SLICE_PAGES = 9  # changed by a slice of upkeep
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 #: errors that end the start, as waiting would not help
@@ -121,7 +120,7 @@ class WriteBuffer:
                 if isinstance(item, Batch) and item.id <= sealed:  # another file: it would count as sealed
                     item.id = self._row_id()
             for series in self._series.values():  # nor does a failed transaction count
-                series.stored = None
+                series.asked = False
 
     def waiting(self, ticks: int) -> Sequence[Batch | Row]:
         """Return about ``ticks`` ticks, and other rows, without removing them."""
@@ -133,15 +132,16 @@ class WriteBuffer:
     def write(self, connection: Connection, waiting: Sequence[Batch | Row]) -> int:
         """Write what ``waiting`` returned within a transaction; return the bytes of its batches."""
         with self._lock:
-            new = [series for series in self._series.values() if series.stored is None]
-        first, now = schema.series_range(self.host_id)[0], {"host": self.host_id, "seen_ms": round(self._wall() * 1000)}
-        for series in new:
-            row = {**series.row, **now, "id": first | series.row["id"]}
-            series.stored = schema.register(connection, row, limited=series.limited)
+            known, now = [*self._series.values()], {"host": self.host_id, "seen_ms": round(self._wall() * 1000)}
+        for series in known:
+            if not series.asked:
+                number = schema.register(connection, series.row | now, limited=series.limited)
+                series.number, series.asked = number, True
+        numbers = {str(one.name): one.number & schema.OWN_SERIES for one in known if one.number is not None}
         written = 0
         for item in waiting:
             if isinstance(item, Batch):
-                row = item.row()
+                row = item.row(numbers)
                 written += len(row["data"])
                 schema.write_batch(connection, self.host_id, row)
             else:
@@ -149,15 +149,15 @@ class WriteBuffer:
         return written
 
     def committed(self, done: Sequence[Batch | Row]) -> None:
-        gone = {*map(id, done)}
         with self._lock:
+            gone = {*map(id, done)}
             self._queue = [item for item in self._queue if id(item) not in gone]
             self._bytes = sum(item.bytes for item in self._queue)
 
     @property
     def queue(self) -> tuple[int, int]:
         """Queued ticks, and their approximate bytes."""
-        with self._lock:  # shared with the writer
+        with self._lock:
             return sum(item.ticks for item in self._queue) + len(self._open.times), self._bytes
 
     @property
@@ -191,17 +191,17 @@ class WriteBuffer:
             self._open = OpenBatch()
 
     def _scale(self, readings: Iterable[Reading], into: dict[int, Number]) -> None:
-        """Convert readings to integers by numbers of their series."""
+        """Convert readings to integers by names of their series."""
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
             if (series := self._series.get((spec.name, labels))) is None:
-                series = self._series[spec.name, labels] = Series.of(spec, labels)
+                series = self._series[spec.name, labels] = Series.of(len(self._series), spec, labels)
             number = series.scaled(value)
             if number is None:
                 self.rejected_values += 1
             else:
-                into[series.row["id"]] = number
+                into[series.name] = number
 
 
 class DatabaseThread:
