@@ -189,12 +189,12 @@ def test_a_pipeline_draws_and_its_denoiser_is_trained() -> None:
 def test_a_denoiser_is_trained_with_checkpoints_if_asked(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("diffusers")
     torch = pytest.importorskip("torch")
-    from wslgpud.advise.fit.tracer import pipelines, steps
+    from wslgpud.advise.fit.tracer import steps
 
     source = small_pipeline()
     job = job_of(source, replace(TRAINING, input=(3, 64, 64), checkpointing=checkpointing), IdleCard())
     with torch.device("meta"):
-        pipeline = pipelines.Pipeline(json.loads(source.asked.removeprefix("pipeline:")), job, torch.bfloat16)
+        pipeline = steps.Pipeline(json.loads(source.asked.removeprefix("pipeline:")), job, torch.bfloat16)
     monkeypatch.setattr(steps, "train", lambda *_: None)
     pipeline.run(steps.Stage(job, "cpu", Mock()))
 
