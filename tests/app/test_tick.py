@@ -18,7 +18,10 @@ from wslgpud.app.return_cache import CacheReturner
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, Forecast, Level, Transition
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.serve import HttpServer
 from wslgpud.store import StoreError
+from wslgpud.stress.schedule import Nightly
 
 
 @pytest.fixture
@@ -30,6 +33,23 @@ def service(tmp_path: Path) -> Iterator[tuple[Daemon, socket.socket]]:
         manager.bind(address)
         with Daemon(config, RecordedHost(HOSTS / "wsl2-vram-full"), tmp_path, {"NOTIFY_SOCKET": address}) as daemon:
             yield daemon, manager
+
+
+def test_a_stress_run_is_told_to_end_before_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker takes a second or more to free its card, and a client may hold up the server."""
+    ended: list[str] = []
+
+    def noted(kind: type, name: str) -> None:
+        end = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *of: (ended.append(kind.__name__), end(*of)))
+
+    for kind, name in ((HttpServer, "stop"), (Nightly, "close"), (SamplingPipeline, "close")):
+        noted(kind, name)
+    config = replace(Config(), server=replace(Config().server, port=0))
+    with Daemon(config, RecordedHost(HOSTS / "wsl2-vram-full"), tmp_path, {}):
+        pass
+
+    assert ended == ["Nightly", "HttpServer", "SamplingPipeline"]
 
 
 def heard(manager: socket.socket) -> list[str]:

@@ -14,7 +14,7 @@ from tests.hosts.machines import HERE
 from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.config import Config
-from wslgpud.host import Host, RecordedHost
+from wslgpud.host import Host, RecordedHost, SourceError
 from wslgpud.model import Event, Reading
 from wslgpud.sources.gpu import INFO
 from wslgpud.sources.logs import KernelLogSource
@@ -66,6 +66,21 @@ def test_a_program_loading_torch_is_seen_before_it_uses_the_gpu(machine):
     process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
 
     assert users(OwnedFiles(machine), 99, known) == ["python3 (pid 11)"]
+
+
+def test_a_strangers_training_is_seen_by_its_maps_alone(machine, monkeypatch):
+    """The daemon may see what others have loaded, not which files they have open."""
+    process(machine, 11, "python3", "/dev/null", maps="7f0 r-xp /venv/torch/lib/libtorch_cuda.so\n")
+    names = machine.names
+
+    def listed(path, max_entries=None):
+        if path.endswith("/fd"):
+            raise SourceError("cannot list {path}: permission denied", path=path)
+        return names(path, max_entries)
+
+    monkeypatch.setattr(machine, "names", listed)
+
+    assert users(OwnedFiles(machine), 99, frozenset()) == ["python3 (pid 11)"]
 
 
 def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):

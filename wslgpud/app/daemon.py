@@ -151,9 +151,7 @@ class Daemon:
         self.tick = tick = Tick(
             pipeline, alerts, brake, returner, nightly, store, publisher, self._systemd, translator(language)
         )
-        stack.callback(tick.keep_lessons, last=True)
         tick.recall_lessons(host.clock.wall())
-        stack.callback(nightly.close)
         doctor_runner = Checkups(self._checkup, host.clock)
         for part in (alerts, systemd, tick.verdicts, brake, returner, nightly, doctor_runner):
             if part is not None:
@@ -176,6 +174,9 @@ class Daemon:
             publisher.add_collector(push.readings)
         doctor_runner.start()
         stack.callback(doctor_runner.close)
+        # First of all when we stop: a run takes a while to free its card, lessons only a moment to be kept.
+        stack.callback(tick.keep_lessons, last=True)
+        stack.callback(nightly.close)
         alerts.dispatcher.start()
         done = [server.run_route(pipeline.runs), server.stress_route(nightly.keep)]
         done += server.alert_routes(alerts.control, host.clock) + ([server.brake_route(brake)] if brake else [])

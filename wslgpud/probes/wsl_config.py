@@ -137,7 +137,7 @@ _LINE = re.compile(
             (?P<value>(?![ \t])(?: {_ESCAPE} | [^\\"\#\r\n] | "(?: {_ESCAPE} | [^\\"\r\n] )*" )*)
         )?
         (?: \#[^\n]*?(?=\r?\n|\Z) | (?=[\r\n]|\Z) )
-      | (?P<malformed>(?: {_NAME} [ \t]* = (?: {_ESCAPE} | [^\\\n] )* )? [^\n]*?)(?=\r?\n|\Z)
+      | (?P<malformed>(?: {_NAME} [ \t]* = (?: {_ESCAPE} | [^\\\r\n] )* )? [^\n]*?)(?=\r?\n|\Z)
     )""",
     re.VERBOSE,
 )
@@ -147,7 +147,7 @@ _MALFORMED = (
     (re.compile(rf"\[{_NAME}(?![A-Za-z0-9\]])"), "Expected ']'"),
     (re.compile(r"\["), r"Expected ' ' or '\n'"),
     (re.compile(rf"(?!{_NAME})"), "Invalid key name"),
-    (re.compile(rf"{_NAME}[ \t]*(?![A-Za-z0-9 \t=])"), "Expected '='"),
+    (re.compile(rf"{_NAME}(?:(?![A-Za-z0-9 \t=])|[ \t]+(?![ \t=]))"), "Expected '='"),
     (re.compile(rf'(?:{_ESCAPE}|[^\\])*\\(?!\r?\n|[\\"bnt])(.?)'), "Invalid escaped character: '{}'"),
     (re.compile(""), 'Expected "'),
 )

@@ -156,10 +156,12 @@ class SamplingPipeline:
         news = bool(assessment.changes or sampled.events or report.sample.events)
         self._calm = is_calm(scene, self._full_scene, assessment.forecasts) and not news
         self.calm = calm and self._calm
+        began = self.host.clock.mono()
         trained = self._trained = Sample(tuple(noted_runs.readings(notes, sampled, assessment.forecasts)))
         reports = (*sampled.reports, report)
         if trained.readings:
-            told = SourceReport("training", "ok", trained, sampled.mono, 0.0, last_success_wall=sampled.wall)
+            seconds = self.host.clock.mono() - began
+            told = SourceReport("training", "ok", trained, began, seconds, last_success_wall=sampled.wall)
             reports = (*reports, told)
         snapshot = replace(
             sampled,

@@ -168,7 +168,7 @@ def _described(files: OwnedFiles, pid: str) -> tuple[ProcessStat, str]:
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
-    """Return the open files of a process to inspect; ``looked`` is the cost so far, by user.
+    """Return the open files of a process to inspect, none if hidden; ``looked`` is the cost so far, by user.
 
     Counted by real user, which setuid programs cannot change: opening too many hides only the user's own. Listing a
     folder of /proc costs as much as a thousand reads, so once the budget is spent the first numbers are assumed.
@@ -177,7 +177,10 @@ def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[s
     who = identity(host, pid) if looked else None
     if who is not None and looked[who.uids] >= MAX_FILES_A_USER:
         return first
-    descriptors = host.names(folder, MAX_FILES)
+    try:
+        descriptors = host.names(folder, MAX_FILES)
+    except (NoData, SourceError):  # another user's, whose maps we may see all the same (CAP_SYS_PTRACE)
+        return []
     if len(descriptors) <= MANY_FILES or (who := who or identity(host, pid)) is None:
         return descriptors[:MANY_FILES]
     looked[who.uids] += len(descriptors)

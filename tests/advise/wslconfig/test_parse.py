@@ -31,6 +31,7 @@ MODES = "Bridged, Consomme, Mirrored, Nat, None, VirtioProxy"
         ("ipv6=NotABoolean", ["Invalid boolean value 'NotABoolean' for key 'wsl2.ipv6' in F:2"]),
         ("[sectionNotComplete", ["Expected ']' in F:2"]),
         ("NoEqual", ["Expected '=' in F:2"]),
+        ("memory 8GB", ["Expected '=' in F:2"]),
         ("networkingMode=a\\m", ["Invalid escaped character: 'm' in F:2"]),
         (
             "networkingMode=InvalidMode",
