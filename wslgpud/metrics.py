@@ -1,7 +1,7 @@
 """Metrics: the specification of one, and the catalogue of all.
 
 A metric is declared once, in the table of the source that reads it; the exporter, the database, the
-README table and the checks on dashboards and rules derive from that declaration.
+table in ``serve/METRICS.md`` and the checks on dashboards and rules derive from that declaration.
 Names follow https://prometheus.io/docs/practices/naming/.
 """
 

@@ -244,7 +244,7 @@ class TestWhatPeopleType:
     @relaxed
     @given(LINES)
     def test_levels_of_channels_and_headers(self, text: str) -> None:
-        for read in (lambda: dispatcher.levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
+        for read in (lambda: dispatcher.lowest_levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
             try:
                 read()
             except ConfigError as refusal:

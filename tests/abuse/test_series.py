@@ -80,7 +80,7 @@ class Watch:
     def tick(self) -> Snapshot:
         self.ticks += 1
         report = SourceReport("processes", "ok", self.source.read(), self.ticks, 0.001)
-        return self.limiter(Snapshot(T0 + self.ticks, float(self.ticks), self.ticks, (report,)))
+        return self.limiter.limited(Snapshot(T0 + self.ticks, float(self.ticks), self.ticks, (report,)))
 
 
 def programs(snapshot: Snapshot) -> set[str]:
@@ -155,7 +155,7 @@ def test_uids_of_a_user_namespace_count_as_the_user_who_made_it() -> None:
         seen = tuple(ProcessSample(1, 1, name, 1, 0, uid, cgroup=group) for name, uid, group in names)
         readings = tuple(Reading(processes.RESIDENT, 1, (name,)) for name, _, _ in names)
         report = SourceReport("processes", "ok", Sample(readings, processes=seen), mono, 0.001)
-        return limiter(Snapshot(T0, mono, 1, (report,)))
+        return limiter.limited(Snapshot(T0, mono, 1, (report,)))
 
     many = [(f"n{n}", 100_000 + n, slice_) for n in range(PROGRAM_NAMES.an_hour)]
     assert OTHER not in programs(tick(0, many))
@@ -169,7 +169,7 @@ def test_endless_cgroups_are_left_out_rather_than_added_up() -> None:
     for number in range(5 * CGROUP_NAMES.an_hour):
         reading = Reading(cgroups.LIMIT, 1, (f"/user.slice/user-1000.slice/{number}",))
         report = SourceReport("cgroups", "ok", Sample((reading,)), number, 0.001)
-        seen |= set(limiter(Snapshot(T0, float(number), 1, (report,))).family(cgroups.LIMIT))
+        seen |= set(limiter.limited(Snapshot(T0, float(number), 1, (report,))).family(cgroups.LIMIT))
 
     assert len(seen) == CGROUP_NAMES.an_hour
     assert (OTHER,) not in seen

@@ -308,7 +308,7 @@ def test_a_bad_alertmanager_url_gives_an_error_not_a_traceback(url: str) -> None
 
 class TestConfiguration:
     def built(self, **settings: Any) -> list[str]:
-        return [c.name for c in dispatcher.channels(Alerts(**settings), Host("/nowhere"), {})]
+        return [c.name for c in dispatcher.build_channels(Alerts(**settings), Host("/nowhere"), {})]
 
     def test_without_any_on_a_plain_machine_there_is_no_channel(self) -> None:
         assert self.built() == []

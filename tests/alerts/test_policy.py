@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.alerts.channels.programs import DesktopChannel, ToastChannel
-from wslgpud.alerts.dispatcher import SendPolicy, channels, digest, level_of, quiet_hours, second_of_day
+from wslgpud.alerts.dispatcher import SendPolicy, build_channels, digest, level_of, quiet_hours, second_of_day
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
@@ -119,6 +119,6 @@ def test_desktop_alerts_are_optional_where_windows_shows_toasts(
 ) -> None:
     for channel in (ToastChannel, DesktopChannel):
         monkeypatch.setattr(channel, "available", lambda _: True)
-    found = channels(Alerts(windows_toast=toast, desktop=desktop), Host(), {})
+    found = build_channels(Alerts(windows_toast=toast, desktop=desktop), Host(), {})
 
     assert [channel.name for channel in found] == names

@@ -24,13 +24,13 @@ def serve() -> None:
     from wslgpud import config  # not needed by the scraping process
     from wslgpud.metrics import MetricSpec
     from wslgpud.model import Reading, Sample, Snapshot, SourceReport
-    from wslgpud.serve import HttpServer, Publisher, page_routes
+    from wslgpud.serve import HttpServer, Publisher, base_routes
 
     labels = ("gpu", "uuid")
     text = "A help text of the length that help texts have here, more or less."
     specs = [MetricSpec(f"bench_{n}_bytes", "gauge", "bytes", text, labels) for n in range(SERIES // 2)]
     publisher = Publisher(specs)
-    server = HttpServer(config.Server(port=0), publisher, page_routes(publisher, dict))
+    server = HttpServer(config.Server(port=0), publisher, base_routes(publisher, dict))
     print(server.start(), flush=True)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()

@@ -41,7 +41,7 @@ from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.serve import HttpServer, Publisher, api, api_history, page_routes, server
+from wslgpud.serve import HttpServer, Publisher, api, api_history, base_routes, server
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
@@ -79,10 +79,9 @@ PATIENT = config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0))
 
 #: what a stress run says of a card that has become slower, see ``wslgpud.stress.comparison``
 FELL = say(
-    "{figure} fell by {percent} {how}: {now}, usually {usual}",
+    "{figure} fell by {percent} at once: {now}, usually {usual}",
     figure=say("write bandwidth"),
     percent="11.0 %",
-    how=say("at once"),
     now="712 GB/s",
     usual="800 GB/s",
 )
@@ -144,7 +143,7 @@ class Stage:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
         table = [
-            *page_routes(self.publisher, self.now),
+            *base_routes(self.publisher, self.now),
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
             server.seen_route(self.see),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),

@@ -97,7 +97,7 @@ def test_programs_that_change_their_names_make_few_series() -> None:
         ]
         sample = Sample(tuple(windows.readings(from_probe({**ANSWER, "programs": rows}), None)))
         report = SourceReport("windows", "ok", sample, float(second), 0.1)
-        shown = limited(Snapshot(0.0, float(second), second, (report,))).family(windows.GPU_PROGRAM)
+        shown = limited.limited(Snapshot(0.0, float(second), second, (report,))).family(windows.GPU_PROGRAM)
         names |= {program for _, program in shown}
 
     assert OTHER in names

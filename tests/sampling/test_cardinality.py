@@ -17,7 +17,7 @@ def limited(limiter: CardinalityLimiter, mono: float, *jobs: str) -> Snapshot:
     """Return a tick of jobs, each with a count of its own, after the limit."""
     counts = [Reading(JOBS, 10**n, ("here", job, "idle")) for n, job in enumerate(jobs)]
     sample = Sample((*counts, Reading(PLACES, 1, ("here",)), Reading(PLACES, 2, ("here",))))
-    return limiter(Snapshot(mono, mono, 1, (SourceReport("made", "ok", sample, mono, 0.0),)))
+    return limiter.limited(Snapshot(mono, mono, 1, (SourceReport("made", "ok", sample, mono, 0.0),)))
 
 
 def test_names_without_a_slot_are_summed_and_other_labels_stay() -> None:

@@ -9,7 +9,7 @@ import trustme
 
 from tests.serve.support import CATALOGUE, Running, document_of, issue
 from wslgpud import config
-from wslgpud.serve import HttpServer, Publisher, page_routes
+from wslgpud.serve import HttpServer, Publisher, base_routes
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def serve():
         publisher = publisher or Publisher(CATALOGUE)
         settings = settings or config.Server(port=0)
         said = status or (lambda language: document_of(publisher.latest, language))
-        table = [*page_routes(publisher, said), *extra_routes]
+        table = [*base_routes(publisher, said), *extra_routes]
         server = HttpServer(settings, publisher, table, **options)
         port = server.start()
         started.append(server)

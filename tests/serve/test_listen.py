@@ -13,7 +13,7 @@ import pytest
 from tests.serve.support import CATALOGUE, receive_answer, said_by_the_server, wait_until
 from wslgpud import config
 from wslgpud.config import ConfigError
-from wslgpud.serve import HttpServer, Publisher, Response, Route, ServeError, page_routes
+from wslgpud.serve import HttpServer, Publisher, Response, Route, ServeError, base_routes
 from wslgpud.serve.server import bind
 
 EVERYWHERE = "0.0.0.0"
@@ -21,7 +21,7 @@ EVERYWHERE = "0.0.0.0"
 
 def make(**settings):
     publisher = Publisher(CATALOGUE)
-    return HttpServer(config.Server(**settings), publisher, page_routes(publisher, dict))
+    return HttpServer(config.Server(**settings), publisher, base_routes(publisher, dict))
 
 
 def test_port_0_picks_a_free_one_and_the_url_names_it(serve):

@@ -43,7 +43,7 @@ _DAY = 24 * _HOUR
 _QUIET = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
 
-def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
+def build_channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
     """Return the configured and the automatic channels; ConfigError: one cannot be used."""
     found: list[Channel] = []
     toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
@@ -57,15 +57,15 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError("alerts: {names} is configured twice", names=tuple(sorted(twice)))
-    if unknown := levels(settings).keys() - {*names, *optional_channels(settings)}:
+    if unknown := lowest_levels(settings).keys() - {*names, *optional_channels(settings)}:
         told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
         raise ConfigError("alerts.channel_levels: no channel {names}; there are: {known}", **told)
     return found
 
 
 def configured(settings: Alerts) -> list[Channel]:
-    """Return the explicitly configured channels; raises like ``channels``."""
-    levels(settings)
+    """Return the explicitly configured channels; raises like ``build_channels``."""
+    lowest_levels(settings)
     quiet_hours(settings.quiet_hours)  # validate even without a channel for people
     urls = urls_from(settings.urls, settings.urls_file)
     understood(urls)
@@ -85,7 +85,7 @@ def optional_channels(settings: Alerts) -> set[str]:
     return {name for name, use in automatic.items() if use == "auto"}
 
 
-def levels(settings: Alerts) -> defaultdict[str, Level]:
+def lowest_levels(settings: Alerts) -> defaultdict[str, Level]:
     """Return the lowest level of each channel; ConfigError where one is not given as ``name=level``."""
     found = defaultdict(lambda: Level[settings.minimum_level.upper()])
     for entry in settings.channel_levels:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wslgpud.alerts import incidents
 from wslgpud.alerts.channels import Channel, Payload
-from wslgpud.alerts.dispatcher import Dispatcher, levels, optional_channels
+from wslgpud.alerts.dispatcher import Dispatcher, lowest_levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
 from wslgpud.alerts.messages import Text, announcement, compose, payload, tally, text_now
 from wslgpud.alerts.rules import RuleEngine, is_momentary
@@ -81,7 +81,7 @@ class AlertManager:
         """
         self._settings, self._store, self._clock, self._place = settings, store, clock, place
         self._channels, self._began = channels, clock.mono()
-        self._levels = levels(settings)
+        self._levels = lowest_levels(settings)
         spoken = translator(place.language)
         self.dispatcher = Dispatcher(channels, store.outbox, clock, settings, spoken, self.reminders)
         # Closed ones are kept only for the score and for lost jobs, and so only those that count for these.
@@ -114,7 +114,7 @@ class AlertManager:
             if delivery.channel not in names and not back:
                 store.outbox.tried(delivery.id, say("the channel is no longer configured"), done=True)
         self._close_overdue(clock.wall(), clock.mono())
-        self._publish()
+        self._share_copies()
 
     def report(self, transition: Transition) -> None:
         """Announce something at the next tick; safe from any thread."""
@@ -237,7 +237,7 @@ class AlertManager:
             self._last_eta.pop(row.resource, None)  # the next time left is compared only within its own incident
         elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
-        self._publish()
+        self._share_copies()
 
     def _returns(self, row: Transition, before: Incident | None) -> bool:
         """Return whether a row is the first warning of an exhaustion soon after an earlier one was over."""
@@ -254,7 +254,7 @@ class AlertManager:
         if incident.closed_wall is not None and counts:
             self._past.append(incident)
 
-    def _publish(self) -> None:
+    def _share_copies(self) -> None:
         # Prepared copies for other threads, which must not iterate over changing containers.
         self._open = tuple(self._ledger.open.values())
         known = {i.id: i for i in (*self._past, *self._open)}  # a reported kill reopens a closed one

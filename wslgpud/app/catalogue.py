@@ -27,7 +27,7 @@ def catalogue() -> Catalogue:
 
 
 def table() -> str:
-    """Return the README's table of metrics, in Markdown."""
+    """Return the table of metrics in ``serve/METRICS.md``, in Markdown."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     lines += [
         f"| `{spec.exposed_name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()

@@ -158,7 +158,7 @@ class Daemon:
                 publisher.add_collector(part.readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         table = [
-            *api.page_routes(publisher, tick.status),
+            *api.base_routes(publisher, tick.status),
             *api.routes(publisher, tick.now, store.stats, doctor_runner.last),
             server.seen_route(alerts.see),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
@@ -196,7 +196,7 @@ class Daemon:
         run, settings = store.previous_run, self._config.alerts
         return AlertManager(
             settings,
-            dispatcher.channels(settings, self._host, self._environ),
+            dispatcher.build_channels(settings, self._host, self._environ),
             store,
             self._host.clock,
             place,

@@ -45,7 +45,7 @@ _TOLD_TRAININGS = frozenset({MEMORY, "training_leak", "training_retries"})
 class Tick:
     """What the daemon repeats: moves each sample from the sensors to everything that uses it.
 
-    The server's threads are answered from ``latest``, which each tick replaces.
+    The server's threads are answered from ``latest``, which each tick replaces unless all is calm.
     """
 
     pipeline: SamplingPipeline

@@ -307,8 +307,8 @@ def try_channels(config: common.Config = None) -> None:
     from wslgpud.host import Host
 
     settings = loaded(config).config.alerts
-    channels = dispatcher.channels(settings, Host(), os.environ)
-    levels = dispatcher.levels(settings)
+    channels = dispatcher.build_channels(settings, Host(), os.environ)
+    levels = dispatcher.lowest_levels(settings)
     if not channels:
         file = str(config or configuration.find_file(os.environ) or own_config())
         raise Fault(

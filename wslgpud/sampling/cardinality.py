@@ -71,7 +71,7 @@ class CardinalityLimiter:
         self._warned_mono: dict[str, float] = {}
         self._chosen: dict[str, tuple[Sample, Sequence[tuple[NameLimit, str]]]] = {}
 
-    def __call__(self, snapshot: Snapshot) -> Snapshot:
+    def limited(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with names without a slot summed up or omitted; usually unchanged."""
         seen: dict[tuple[str, int], dict[str, None]] = {}
         for report in snapshot.reports:

@@ -170,7 +170,7 @@ class SamplingPipeline:
             observation=observation,
             forecasts=assessment.forecasts,
         )
-        return self._limiter(snapshot), assessment.changes
+        return self._limiter.limited(snapshot), assessment.changes
 
     def running(self) -> list[dict[str, Any]]:
         """Return the active runs of the last tick, for ``status``."""

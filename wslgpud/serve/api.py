@@ -203,7 +203,7 @@ def routes(
     ]
 
 
-def page_routes(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> list[Route]:
+def base_routes(publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> list[Route]:
     """Return the routes every daemon has; ``status`` is the output of ``wslgpud status --json``, in a language."""
 
     def trouble() -> MessageLike:

@@ -173,7 +173,7 @@ class _Text:
 
 
 class Publisher:
-    """Hands the last snapshot from the sampler to the server.
+    """Hands the last snapshot from the tick to the server.
 
     ``publish`` swaps one reference and never blocks; readers take that reference. Texts are cached per snapshot and
     format, so that twenty scrapers cost one rendering.

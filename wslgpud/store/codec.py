@@ -1,4 +1,4 @@
-"""Samples as they lie in the file: batches as JSON, sealed ones compressed, and their summaries by minute and hour.
+"""Samples as they lie in the file: batches as deflated JSON, sealed ones as blocks, summaries by minute and hour.
 
 The newest ticks are batches (see ``schema.batch``), written as they come.
 
@@ -140,7 +140,7 @@ class Series:
     """A series in use: its row without id and host, and whether users choose its labels."""
 
     #: what queued ticks call it
-    name: int
+    key: int
     row: dict[str, Any]
     limited: bool
     #: whether the open database was asked for its id, and the id, None where it takes no more of the metric
@@ -148,10 +148,10 @@ class Series:
     number: int | None = None
 
     @classmethod
-    def of(cls, name: int, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+    def of(cls, key: int, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
         text = dumps(dict(zip(spec.labels, labels, strict=False)))
         row = {"metric": spec.name, "kind": spec.kind, "labels": text, "divisor": 10**spec.decimals}
-        return cls(name, row, any(names.chosen(spec, labels) is not None for names in spec.names))
+        return cls(key, row, any(names.chosen(spec, labels) is not None for names in spec.names))
 
     def scaled(self, value: float) -> int | None:
         """Return ``value * divisor`` as an integer; None if not finite, too large, or not taken by the database."""

@@ -137,7 +137,7 @@ class WriteBuffer:
             if not series.asked:
                 number = schema.register(connection, series.row | now, limited=series.limited)
                 series.number, series.asked = number, True
-        numbers = {str(one.name): one.number & schema.OWN_SERIES for one in known if one.number is not None}
+        numbers = {str(one.key): one.number & schema.OWN_SERIES for one in known if one.number is not None}
         written = 0
         for item in waiting:
             if isinstance(item, Batch):
@@ -201,7 +201,7 @@ class WriteBuffer:
             if number is None:
                 self.rejected_values += 1
             else:
-                into[series.name] = number
+                into[series.key] = number
 
 
 class DatabaseThread:
