@@ -6,8 +6,8 @@ units without a fraction; the first of duplicate keys counts, even if its value 
 in .wslconfig, and ends the parsing of /etc/wsl.conf. Warnings are worded as in
 localization/strings/en-US/Resources.resw.
 
-Numbers as only C writes them (0x10, -1GB) count as refused. Below a header that WSL rejects, its keys get a section of
-arbitrary name, here none.
+A negative size, which WSL takes for a huge one, counts as refused. Below a header that WSL rejects, its keys get a
+section of arbitrary name, here none.
 """
 
 from __future__ import annotations
@@ -109,11 +109,12 @@ State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _SCALES = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(0|[1-9][0-9]{0,18})(|B|[KMGT]B?)")
+_SIZE = re.compile(r"(0|\+?0*[1-9][0-9]{0,18})(|B|[KMGT]B?)")
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]{1,8}|0[0-7]{0,11}|[1-9][0-9]{0,9})")
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _FORMS = {
-    "integer": re.compile(r"[+-]?[0-9]{1,10}"),
     "ports": re.compile(r" *\+?[0-9]{1,5}(, *\+?[0-9]{1,5})*"),
-    "address": re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}"),
+    "address": re.compile(rf"{_BYTE}(\.{_BYTE}){{3}}"),
     "mac": re.compile(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}"),
 }
 _REFUSALS = {
@@ -130,6 +131,7 @@ _ESCAPE = r'\\(?:\r?\n|[\\"bnt])'
 _ESCAPES = {"\\\\": "\\", '\\"': '"', "\\b": "\b", "\\n": "\n", "\\t": "\t"}
 _ESCAPE_OR_QUOTE = re.compile(rf'{_ESCAPE}|"')
 _NAME = "[A-Za-z][A-Za-z0-9]*"
+_HEADER = re.compile(rf"\[{_NAME}")
 _LINE = re.compile(
     rf"""(?:\A\ufeff)? [ \t\r\n]* (?P<line>
         (?: \[(?P<section>{_NAME})\] [ \t]*
@@ -217,7 +219,7 @@ def parse(text: str, path: str = "", file: WslFile = WSLCONFIG) -> Parsed:
             parsed.ends[section.lower()] = match.end()
         if malformed := match["malformed"]:
             into.append(_unreadable(match, malformed, f"{path or file.name}:{line}", line))
-            section = "" if malformed.startswith("[") else section
+            section = "" if _HEADER.match(malformed) else section
             into = into if file.forgiving else parsed.lost
     return parsed
 
@@ -258,16 +260,24 @@ def _unreadable(match: re.Match[str], malformed: str, where: str, line: int) -> 
     return Entry("", name[0] if name else "", malformed, *place, "unreadable", f"{said} in {where}")
 
 
+def _integer(text: str) -> int | None:
+    """Return a number as C's ``strtol(text, &end, 0)`` reads it, or None where WSL rejects it."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(re.sub("^([+-]?0)(?=[0-7])", r"\1o", text), 0)
+    return number if -(1 << 31) <= number < 1 << 31 else None
+
+
 def _result(key: WslKey, value: str) -> Value | None:
     """Return the parsed value, or None where WSL rejects it."""
     if key.kind == "bool":
         return _BOOLEANS.get(value.lower())
     if key.kind == "choice":
         return next((choice for choice in key.choices if choice.lower() == value.lower()), None)
-    if key.kind == "size":
-        return size(value)
+    if key.kind in ("size", "integer"):
+        return size(value) if key.kind == "size" else _integer(value)
     if key.kind in _FORMS and not _FORMS[key.kind].fullmatch(value):
         return None
     if key.kind == "ports" and not all(0 < int(port) < 1 << 16 for port in value.split(",")):
         return None
-    return int(value) if key.kind == "integer" else value
+    return value

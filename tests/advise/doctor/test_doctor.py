@@ -33,7 +33,7 @@ from wslgpud.cli.doctor import print_findings
 from wslgpud.client import SOCKET
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings, Stress
 from wslgpud.host import Host, NoData, RecordedHost
-from wslgpud.model import Observation, Sample, Snapshot, SourceReport
+from wslgpud.model import GpuSample, Observation, Sample, Snapshot, SourceReport
 from wslgpud.optional_packages import remedy
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
@@ -478,6 +478,26 @@ def test_a_daemon_runs_while_its_socket_takes_connections(tmp_path):
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(tmp_path / SOCKET))
     assert judged().state == "note"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"sources": 5},
+        {"sources": [{"name": "kernel_log"}]},
+        {"gpus": [{"uuid": "GPU-1", "in_windows": [{"name": "game.exe", "used_bytes": "x"}]}]},
+        {"windows": [1]},
+        {"windows": {"memory_total_bytes": "x"}},
+    ],
+)
+def test_a_socket_of_something_else_breaks_no_check(tmp_path, status):
+    with saying(tmp_path, status):
+        machine = Evidence(Host(), CONFIG, None, str(tmp_path))
+
+        assert service(machine).state == "good"
+        assert machine.daemon_sources == {}
+        assert machine.programs_in_windows(GpuSample(0, "GPU-1", "card")) == ()
+        assert machine.daemon_status == {}
 
 
 @pytest.fixture

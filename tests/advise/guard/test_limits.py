@@ -174,7 +174,10 @@ def machine(folder: Path, meminfo: str = "MemTotal: 1048576 kB\nSwapTotal: 1024 
         file = folder / "root/proc" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    (folder / "host.json").write_text(json.dumps({"wall": 1.0, "mono": 1.0}))
+    links = {
+        f"/proc/{pid}/exe": f"/bin/{name}" for pid, name in ((2, "python"), (3, "python"), (4, "python"), (5, "uv"))
+    }
+    (folder / "host.json").write_text(json.dumps({"wall": 1.0, "mono": 1.0, "links": links}))
     return RecordedHost(folder)
 
 
@@ -182,10 +185,17 @@ def machine(folder: Path, meminfo: str = "MemTotal: 1048576 kB\nSwapTotal: 1024 
     ("sizes", "held"),
     [({2: 16}, 16), ({2: 16, 3: 16}, 7 + 7), ({2: 16, 3: 15}, 16 + 15), ({2: 16, 3: 16, 4: 20}, 7 + 7 + 20)],
 )
-def test_pages_that_large_processes_share_are_counted_once(tmp_path, sizes, held):
+def test_pages_shared_by_processes_of_a_program_are_counted_once(tmp_path, sizes, held):
     processes = [Process(pid, 1, "python3", size * MIB) for pid, size in sizes.items()]
 
     assert TreeMemory(machine(tmp_path)).now_bytes(processes) == held * MIB
+
+
+def test_a_training_beside_its_launcher_is_known_at_each_sample(tmp_path):
+    memory = TreeMemory(machine(tmp_path))
+    processes = [Process(2, 1, "python3", 64 * MIB), Process(5, 1, "uv", 32 * MIB)]
+
+    assert [memory.now_bytes(processes) for _ in range(3)] == [96 * MIB] * 3
 
 
 def test_shared_memory_is_counted_once_but_not_for_compilers(tmp_path):

@@ -32,6 +32,7 @@ MODES = "Bridged, Consomme, Mirrored, Nat, None, VirtioProxy"
         ("[sectionNotComplete", ["Expected ']' in F:2"]),
         ("NoEqual", ["Expected '=' in F:2"]),
         ("memory 8GB", ["Expected '=' in F:2"]),
+        ("kernel C:\\Users", ["Expected '=' in F:2"]),
         ("networkingMode=a\\m", ["Invalid escaped character: 'm' in F:2"]),
         (
             "networkingMode=InvalidMode",
@@ -55,6 +56,10 @@ MODES = "Bridged, Consomme, Mirrored, Nat, None, VirtioProxy"
         (
             "[experimental]\ndnsTunneling=true\ndnsTunnelingIpAddress=1.2.3",
             ["Invalid IP value '1.2.3' for key 'experimental.dnsTunnelingIpAddress' in F:4"],
+        ),
+        (
+            "[experimental]\ndnsTunnelingIpAddress=10.0.0.256",
+            ["Invalid IP value '10.0.0.256' for key 'experimental.dnsTunnelingIpAddress' in F:3"],
         ),
         (
             "[experimental]\nignoredPorts=NotANumber",
@@ -99,6 +104,8 @@ def test_line_ends_of_windows_count_as_one():
         ("5M", 5 << 20),
         ("-0", None),
         ("4096", 4096),
+        ("+8GB", 8 << 30),
+        ("007GB", 7 << 30),
         ("7B", 7),
         ("0", 0),
         ("0GB", 0),
@@ -117,9 +124,20 @@ def test_sizes_are_whole_numbers_with_upper_case_units(text, bytes_):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("8", 8), ("-1", -1), ("022", 22), ("0x10", None), ("8 threads", None), ("", None)]
+    ("text", "number"),
+    [
+        ("8", 8),
+        ("-1", -1),
+        ("022", 0o22),
+        ("0x10", 16),
+        ("08", None),
+        ("8 threads", None),
+        ("", None),
+        ("2147483647", 2147483647),
+        ("9999999999", None),
+    ],
 )
-def test_whole_numbers_are_read_as_people_write_them(text, number):
+def test_whole_numbers_are_read_as_c_reads_them(text, number):
     assert parse(f"[wsl2]\nprocessors={text}\n").get("wsl2.processors") == number
 
 
@@ -183,6 +201,16 @@ def test_a_broken_header_hides_its_keys_from_wsl():
     written = [e.written for e in found.entries if e.state != "unreadable"]
     assert written == ["memory", "experimental.sparseVhd", "instanceIdleTimeout"]
     assert found.get("general.instanceIdleTimeout") is None
+
+
+def test_a_header_without_a_name_leaves_keys_where_they_were():
+    assert parse("[wsl2]\n[ experimental ]\nmemory=8GB\n").get("wsl2.memory") == 8 << 30
+
+
+def test_a_malformed_line_ends_before_its_line_end():
+    (bad,) = parse('swapFile="C:\r\n').entries
+
+    assert (bad.value, bad.end) == ('swapFile="C:', 12)
 
 
 def test_moved_keys_are_accepted_in_their_old_section_too():

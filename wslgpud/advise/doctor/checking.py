@@ -24,7 +24,7 @@ from wslgpud.probes import interop
 from wslgpud.probes.wsl_config import WSL_CONF, WSLCONFIG, Parsed, WslFile, parse
 from wslgpud.security import safe_files
 from wslgpud.security.run_as import Command, environment, run
-from wslgpud.security.shapes import Shape, flag, maybe, pair, record, rows, text, uint
+from wslgpud.security.shapes import Shape, flag, maybe, number, pair, record, rows, text, uint
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources import parse_uint, windows
 from wslgpud.sources.disk import Mount, mounts
@@ -35,6 +35,15 @@ from wslgpud.words import Fact, Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
+#: what of a daemon's status is used; the service's account, which root need not trust, owns the socket
+_STATUS = record(
+    {},
+    {
+        "sources": rows(record({"name": text, "health": text})),
+        "gpus": rows(record({"uuid": text}, {"in_windows": rows(record({"name": text, "used_bytes": maybe(uint)}))})),
+        "windows": maybe(record({}, {"memory_total_bytes": maybe(number)})),
+    },
+)
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver forever
 ASK_SECONDS = 60.0
@@ -153,9 +162,10 @@ class Evidence:
 
     @cached_property
     def daemon_status(self) -> dict[str, Any]:
-        """The status of the running daemon; empty where none answers."""
+        """The status of the running daemon; empty where none answers, or something else does."""
         with suppress(Unanswered):
-            return self.daemon.status() if self.daemon else {}
+            if self.daemon and _STATUS(status := self.daemon.status()):
+                return status
         return {}
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -85,9 +85,8 @@ class TreeMemory:
     """Sums up the memory of a process tree.
 
     Two things would be counted many times. Forked workers (a DataLoader's; make's exec another program) share pages
-    with their parent, and shared memory (``/dev/shm``) is mapped by all processes that exchange tensors. So where
-    several are large, PSS is read instead, but of compilers, which share nothing and are many. Unmapped files on a
-    tmpfs are not counted: they stay when the processes end.
+    with their parent, and shared memory (``/dev/shm``) is mapped by all processes that exchange tensors. For such
+    processes, PSS is read instead. Unmapped files on a tmpfs are not counted: they stay when the processes end.
     """
 
     def __init__(self, host: Host) -> None:
@@ -99,8 +98,7 @@ class TreeMemory:
 
         More than the machine's memory means that something was counted twice.
         """
-        large = [p for p in processes if not is_compiler(p.name) and max(p.bytes, p.shared_bytes) >= _WORTH_BYTES]
-        sharing = {p.key: p for p in large if len(large) > 1}
+        sharing = self._sharing(processes)
         held = sum(p.bytes + p.shared_bytes for p in processes if p.key not in sharing)
         if sharing:
             if self._host.clock.mono() < self._ask_at:
@@ -110,6 +108,19 @@ class TreeMemory:
             self._ask_at = self._host.clock.mono() + _REST * (time.process_time() - began)
         most = most_bytes(self._host)
         return None if most is not None and held > most else held
+
+    def _sharing(self, processes: Sequence[Process]) -> dict[tuple[int, int], Process]:
+        """Return the processes that may share pages: several with shared memory, or several of one program.
+
+        PSS is known only now and then: a training's peak must not be missed because of its launcher.
+        """
+        families: dict[str | None, list[Process]] = defaultdict(list)
+        for process in processes:
+            if process.shared_bytes >= _WORTH_BYTES:
+                families["shared memory"].append(process)
+            if process.bytes >= _WORTH_BYTES and not is_compiler(process.name):
+                families[self._host.link(f"/proc/{process.pid}/exe")].append(process)
+        return {p.key: p for family in families.values() if len(family) > 1 for p in family}
 
     def _share(self, process: Process) -> int:
         """Return a process's proportional share of its memory without files, in bytes; all of it where unknown.
