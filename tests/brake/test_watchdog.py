@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.brake.real_jobs import IDLE, US, below, python, running, states
+from tests.support import daemons
 from tests.support.daemons import eventually
 from wslgpud.brake import watchdog
 from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
@@ -149,6 +150,19 @@ def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> 
         eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
         assert file.read() == (7, {})
         assert file.resume_all() == []
+
+
+def test_the_next_daemon_resumes_jobs_even_with_the_brake_off(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with running(*python(IDLE)) as job:
+        held = tuple(below(job.pid))
+        HeldJobsFile(tmp_path / "state").write(7, [(7, held)])
+        watchdog.stop(held)
+        eventually(lambda: states(job.pid) == {"T"}, "the stop")
+
+        with daemons.daemon(tmp_path) as later:
+            eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+            assert "resuming job 7, which a daemon that died had paused" in later.end()[1]
 
 
 BOOT = watchdog.boot_id()
