@@ -9,9 +9,11 @@ import pytest
 
 from tests.alerts.ticks import START
 from wslgpud.alerts.look_back import BURST_SECONDS, MAX_INCIDENTS, earlier_kills
+from wslgpud.alerts.messages import compose
 from wslgpud.alerts.rules import KILLED_BEFORE
 from wslgpud.host import Clock, Host, NoData, StoppedClock
 from wslgpud.model import Level, Transition
+from wslgpud.words import HEADLINE_CHARACTERS
 
 #: what the kernel has written so far: half an hour since the boot
 UPTIME = 1800.0
@@ -80,6 +82,7 @@ def test_without_a_journal_the_number_of_kills_is_told(tmp_path: Path) -> None:
     (row,) = earlier_kills(Machine(tmp_path, [], counted=2), BOOT)
 
     assert row.facts == {"count": 2, "boot_wall": START - UPTIME}
+    assert len(str(compose(row).headline)) <= HEADLINE_CHARACTERS, "the number stands at its end"
 
 
 def test_kills_of_this_boot_that_only_the_kernel_counts_are_told(tmp_path: Path) -> None:

@@ -124,6 +124,11 @@ def test_the_list_of_commands_needs_no_library_but_click(tmp_path: Path) -> None
     assert not loaded & {"rich", "sqlalchemy", "wslgpud.host"}
 
 
+@pytest.mark.parametrize("command", ["doctor", "service"])
+def test_a_command_without_history_loads_no_database(command: str, tmp_path: Path) -> None:
+    assert "sqlalchemy" not in loaded_by(tmp_path, command, "--help")
+
+
 def test_the_running_daemon_has_left_the_command_line_behind(running: Running) -> None:
     """Its options were parsed in the same process, before that became the daemon's."""
     environment = Path(f"/proc/{running.process.pid}/environ").read_text().split("\0")

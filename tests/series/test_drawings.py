@@ -150,13 +150,21 @@ def test_what_holds_nothing_to_draw_is_refused() -> None:
         plots.plot_sweep("x", [], PATH)
 
 
-def test_a_moment_is_marked_and_named_in_all_panels(figures: list[Any]) -> None:
+def test_a_moment_is_named_where_there_is_more_room(figures: list[Any]) -> None:
     steady: list[plots.Point] = [(n * DAY, 1, 2, 3) for n in range(4)]
-    plots.plot_curves([("a", "watts", steady), ("b", "celsius", steady)], math.inf, PATH, [(2 * DAY, "570 → 580")])
+    changes = [(DAY, "570 → 575"), (2 * DAY, "575 → 580")]
+    plots.plot_curves([("a", "watts", steady), ("b", "celsius", steady)], math.inf, PATH, changes)
 
     for axes in figures[0].axes:
-        assert moments(axes) == [2]
-        assert [(text.get_text(), text.xy) for text in axes.texts] == [(" 570 → 580", (2, 1))]
+        assert moments(axes) == [1, 2]
+        named = [(text.get_text(), text.xy[0], text.get_ha()) for text in axes.texts]
+        assert named == [(" 570 → 575 ", 1, "left"), (" 575 → 580 ", 2, "right")]
+
+
+def test_one_measurement_is_seen(figures: list[Any]) -> None:
+    plots.plot_curves([("a", "GiB", [(DAY, 14, 14, 14)])], math.inf, PATH)
+
+    assert [line.get_marker() for line in figures[0].axes[0].lines] == ["o"]
 
 
 @pytest.mark.parametrize(("values", "places"), [(["1", "2", "8"], [1, 2, 8]), (["a", "b", "8"], [0, 1, 2])])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.stress.support import MIB, night
 from wslgpud.cli import stress as stress_screen
+from wslgpud.cli.common import Fault
 from wslgpud.cli.console import bar
 from wslgpud.cli.stress import _show_line
 from wslgpud.model import StressResult
@@ -157,14 +158,26 @@ def test_each_card_has_curves_of_what_was_measured(monkeypatch: pytest.MonkeyPat
     runs = [replace(night(n, uuid=f"GPU-{n % 2}"), gpu=n % 2, wall=NOON + n) for n in range(4)]
 
     assert names(runs, monkeypatch) == {
-        "GiB": ["gpu0 usable VRAM (GiB)", "gpu1 usable VRAM (GiB)"],
-        "GB/s": [f"gpu{gpu} {what}" for gpu in (0, 1) for what in ("write", "change", "read")],
+        "GiB": [f"gpu{gpu} {runs[0].name} usable VRAM" for gpu in (0, 1)],
+        "GB/s": [f"gpu{gpu} {runs[0].name} {what}" for gpu in (0, 1) for what in ("write", "change", "read")],
     }
     assert names([replace(runs[0], values={"read_median": 1e9, "errors": 0})], monkeypatch) == {"GB/s": ["gpu0 read"]}
     wrong, _ = pictures([replace(runs[0], values={"errors": count}) for count in (0, 2)], monkeypatch)
     assert [(name, unit, [point[2] for point in points]) for name, unit, points in wrong] == [
         ("gpu0 wrong words", "wrong words", [0, 2])
     ]
+
+
+def test_a_card_without_usable_memory_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    worn = [replace(night(0), values={"usable_bytes": 0.0, "errors": 0})]
+
+    assert [(name, points[0][2]) for name, _, points in pictures(worn, monkeypatch)[0]] == [("gpu0 usable VRAM", 0.0)]
+
+
+def test_runs_without_figures_leave_nothing_to_draw() -> None:
+    for runs in ([], [replace(night(0), values={"errors": 0})]):
+        with pytest.raises(Fault, match="nothing to draw"):
+            stress_screen._draw(runs, Path("nights.png"))
 
 
 def test_a_new_driver_of_a_card_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:

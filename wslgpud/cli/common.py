@@ -82,7 +82,7 @@ def state_folder(state: Path | None) -> Path:
 
 
 def daemon_folders(state: Path | None) -> list[Path]:
-    """Return the folders for a daemon's note: the one named, else the user's own and the service's."""
+    """Return the folders in which a daemon may run: the one named, else the user's own and the service's."""
     # root's own is the service's
     return [state] if state else [*dict.fromkeys((state_folder(None), configuration.SYSTEM_STATE))]
 

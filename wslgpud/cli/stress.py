@@ -46,7 +46,7 @@ STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
 #: what is drawn of each run: figure, name, and the unit in which it is drawn
 _DRAWN = (
-    ("usable_bytes", template("usable VRAM (GiB)"), "GiB", 2**30),
+    ("usable_bytes", template("usable VRAM"), "GiB", 2**30),
     *((f"{kind}_median", text, "GB/s", 1e9) for kind, text, _ in SPEEDS),
     ("errors", template("wrong words"), template("wrong words"), 1),
 )
@@ -147,35 +147,39 @@ def history(
 
 
 def _draw(runs: Sequence[StressResult], file: Path | None) -> None:
-    """Draw complete runs over time, on the terminal or into a file, where a line marks each new driver."""
-    if not runs:
+    """Draw complete runs over time, card by card on the terminal, or into a file, where a line marks a new driver."""
+    cards: dict[str, list[StressResult]] = {}
+    for run in runs:
+        cards.setdefault(run.uuid, []).append(run)
+    drawn = [(of_card, [*_curves(of_card, named=len(cards) > 1)]) for of_card in cards.values()]
+    if not any(curves for _, curves in drawn):
         raise Fault("nothing to draw: no stress run has been completed yet")
-    curves: list[Curve] = []
-    drivers: list[tuple[float, str]] = []
-    cards = dict.fromkeys(run.uuid for run in runs)
-    for uuid in cards:
-        of_card = [run for run in runs if run.uuid == uuid]
-        curves += _curves(of_card, f"gpu{of_card[0].gpu} ")
-        for before, run in pairwise(of_card):
-            if (old := before.key.get("driver", "")) != (new := run.key.get("driver", "")):
-                drivers.append((run.wall, f"{old} → {new}"))
-    start, end = runs[0].wall, runs[-1].wall
-    step = max(1.0, (end - start) / max(1, len(runs) // len(cards) - 1))
-    if file is None:
-        print_curves(curves, (start, end + step), step)
-    else:
-        plot_curves([(curve.ref.metric, curve.unit, curve.points) for curve in curves], math.inf, file, drivers)
+    if file is not None:
+        drivers = [
+            (run.wall, f"{old} → {new}")
+            for of_card in cards.values()
+            for before, run in pairwise(of_card)
+            if (old := before.key.get("driver", "")) != (new := run.key.get("driver", ""))
+        ]
+        lines = [(curve.ref.metric, curve.unit, curve.points) for _, curves in drawn for curve in curves]
+        plot_curves(lines, math.inf, file, drivers)
         click.echo(t("drawn: {path}", path=str(file)), err=True)
+        return
+    for of_card, curves in drawn:
+        start, end = of_card[0].wall, of_card[-1].wall
+        step = max(1.0, (end - start) / max(1, len(of_card) - 1))
+        print_curves(curves, (start, end + step), step)
 
 
-def _curves(runs: Sequence[StressResult], card: str) -> Iterator[Curve]:
-    """Yield what is drawn of one card's runs; of wrong words nothing while there are none."""
+def _curves(runs: Sequence[StressResult], *, named: bool) -> Iterator[Curve]:
+    """Yield what is drawn of one card's runs; of wrong words nothing while there are none. ``named``: with its name."""
     from wslgpud.series.curves import Curve
     from wslgpud.store import SeriesRef
 
+    card = f"gpu{runs[0].gpu} " + f"{runs[0].name} " * named
     for figure, text, unit, scale in _DRAWN:
         points = [(run.wall, *3 * (run.values[figure] / scale,)) for run in runs if figure in run.values]
-        if any(value for _, value, *_ in points):
+        if points and (figure != "errors" or any(value for _, value, *_ in points)):
             yield Curve(SeriesRef(f"{card}{_word(text)}"), unit, rate=False, points=points)
 
 

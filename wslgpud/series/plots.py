@@ -103,7 +103,7 @@ def plot_curves(
     """Plot series over time, one panel per unit; a band spans minimum to maximum, gaps stay visible.
 
     ``curves`` are (name, unit, (seconds since the epoch, minimum, mean, maximum) of each step with values), ``moments``
-    (seconds since the epoch, name) of each line across all panels.
+    (seconds since the epoch, name) of each line across all panels. Steps without end have no gaps, but a dot each.
     """
     units = list(dict.fromkeys(unit for _, unit, _ in curves))
     figure = figure_of(10, max(5.625, 1.2 + 3 * len(units)))
@@ -115,7 +115,8 @@ def plot_curves(
             drawn_points = _with_gaps(points, step_seconds)
             times = [days(point[0]) for point in drawn_points]
             lows, means, highs = ([point[place] / scale for point in drawn_points] for place in (1, 2, 3))
-            (line,) = axes.plot(times, means, linewidth=1.2, label=name)
+            dots: Line = {"marker": "o", "markersize": 4} if math.isinf(step_seconds) else {}
+            (line,) = axes.plot(times, means, linewidth=1.2, label=name, **dots)
             axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_ylabel(shown)
         names = [name for name, _ in same_unit]
@@ -123,8 +124,10 @@ def plot_curves(
         if all(point[1] >= 0 for _, points in same_unit for point in points):
             axes.set_ylim(bottom=0)
         for wall, name in moments:
+            side = "left" if days(wall) < sum(axes.get_xlim()) / 2 else "right"
             axes.axvline(days(wall), **MOMENT)
-            axes.annotate(f" {name}", (days(wall), 1), xycoords=("data", "axes fraction"), fontsize=8, va="top")
+            place: Any = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
+            axes.annotate(f" {name} ", (days(wall), 0.99), fontsize=8, **place)
         _finish(axes)
         clock_below(axes)
     save(figure, path)

@@ -66,4 +66,5 @@ def amount(value: float, unit: str, *, rate: bool = False) -> str:
     if unit == "hertz":
         return f"{value / 1e9:.2f} GHz" if value >= 1e9 else f"{value / 1e6:.0f} MHz"
     digits = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
-    return digits + {"celsius": " °C", "watts": " W", "joules": " J", "seconds": " s"}.get(unit, "")
+    short = {"celsius": "°C", "watts": "W", "joules": "J", "seconds": "s", "GiB": "GiB", "GB/s": "GB/s"}.get(unit, "")
+    return f"{digits} {short}".rstrip()

@@ -16,7 +16,6 @@ from wslgpud.advise.doctor.checks_wsl import KEEPS_RUNNING
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.programs import ToastChannel
-from wslgpud.alerts.dispatcher import trial
 from wslgpud.host import NoData, RecordedHost, SourceError, output
 from wslgpud.probes import dxg, interop
 from wslgpud.probes.supervisor import clean_environment, python_command
@@ -182,6 +181,8 @@ def paths(machine: Evidence) -> Outcome:
 @check("windows.toast", "Notification", "wsl", "powershell")
 def toast(machine: Evidence) -> Outcome:
     """A notification on the screen is seen whatever program is in front."""
+    from wslgpud.alerts.dispatcher import trial  # imports the store
+
     try:
         ToastChannel(machine.host, os.environ).send(trial(machine.host.clock.wall(), "wslgpud doctor --windows"))
     except DeliveryError as error:

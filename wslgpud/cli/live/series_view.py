@@ -27,7 +27,7 @@ SPANS: Sequence[tuple[str, float]] = (
     *(("7 d", 7 * DAY_SECONDS), ("30 d", 30 * DAY_SECONDS), ("90 d", 90 * DAY_SECONDS), ("1 y", 365 * DAY_SECONDS)),
 )
 #: shown first, if available
-FIRST = ("headroom", "used")
+FIRST = "headroom"
 #: refresh interval of ranges that end now
 FRESH_SECONDS = 2.0
 _LABELS = 12
@@ -144,8 +144,7 @@ class History(Screen[None]):
         try:
             if not view.words:
                 words = self._past.words()
-                first = next((words.index(word) for word in FIRST if word in words), 0)
-                view = replace(view, words=words, place=first)
+                view = replace(view, words=words, place=words.index(FIRST) if FIRST in words else 0)
             if view.words:
                 end = time.time() - view.back_seconds
                 points = max(40, 2 * (self.size.width - _LABELS))
