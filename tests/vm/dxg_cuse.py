@@ -7,10 +7,12 @@ for three times, each time with more of the caller's memory.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,10 @@ def main(path: str) -> None:
                 continue
             answer = said
         elif opcode == INTERRUPT:
+            # Its process was killed: it would never end, and nothing could be asked again.
+            (interrupted,) = struct.unpack_from("<Q", body)
+            with suppress(OSError):  # answered meanwhile
+                os.write(device, struct.pack("<IiQ", 16, -errno.EINTR, interrupted))
             continue
         os.write(device, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
 
