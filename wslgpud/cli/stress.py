@@ -1,7 +1,4 @@
-"""``wslgpud stress``: test the GPU's memory now, and show earlier runs.
-
-The store, which takes as long to import as everything else, is imported when needed: in a run, while torch loads.
-"""
+"""``wslgpud stress``: test the GPU's memory now, and show earlier runs."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 from rich.panel import Panel
@@ -28,15 +25,15 @@ from wslgpud.cli.console import Console, Shows, bar, pairs, table_of
 from wslgpud.colors import TERMINAL_VERDICTS
 from wslgpud.host import Host
 from wslgpud.model import StressResult
+from wslgpud.series.curves import Curve
 from wslgpud.series.plots import plot_curves
+from wslgpud.store import Reader, SeriesRef
+from wslgpud.store.records import stress_to_json
 from wslgpud.stress.comparison import VERDICTS, by_key, course, differences, made_with
 from wslgpud.stress.separate import ByHand, keep, serve_one
 from wslgpud.stress.stress_metrics import BYTES
 from wslgpud.words import current, say, t, template
 from wslgpud.words.moments import moment, span
-
-if TYPE_CHECKING:
-    from wslgpud.series.curves import Curve
 
 #: Users who start a run have freed the GPU, and torch takes about this long to load; a nightly run waits longer
 #: (stress.settle_seconds).
@@ -104,15 +101,11 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
 
 
 def _runs(database: str) -> list[tuple[int, StressResult]]:
-    from wslgpud.store import Reader
-
     with Reader(database) as reader:
         return reader.stress_runs()
 
 
 def _document(run: StressResult) -> dict[str, Any]:
-    from wslgpud.store.records import stress_to_json
-
     return stress_to_json(run, current().text)
 
 
@@ -173,9 +166,6 @@ def _draw(runs: Sequence[StressResult], file: Path | None) -> None:
 
 def _curves(runs: Sequence[StressResult], *, named: bool) -> Iterator[Curve]:
     """Yield what is drawn of one card's runs; of wrong words nothing while there are none. ``named``: with its name."""
-    from wslgpud.series.curves import Curve
-    from wslgpud.store import SeriesRef
-
     card = f"gpu{runs[0].gpu} " + f"{runs[0].name} " * named
     for figure, text, unit, scale in _DRAWN:
         points = [(run.wall, *3 * (run.values[figure] / scale,)) for run in runs if figure in run.values]

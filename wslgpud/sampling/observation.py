@@ -143,9 +143,9 @@ def _containers(seen: model.Snapshot) -> dict[str, int] | None:
 def _exhausted(snapshot: model.Snapshot) -> tuple[str, ...]:
     """Return the GPU on which Windows has just refused an allocation; dxgkrnl does not say which of several."""
     for event in snapshot.events:
-        told = event.fields
-        refused = told.get("function") == "dxgkio_make_resident" and told.get("error") == "ENOMEM"
-        if event.kind == "dxg_error" and refused and not told.get("past"):
+        facts = event.fields
+        refused = facts.get("function") == "dxgkio_make_resident" and facts.get("error") == "ENOMEM"
+        if event.kind == "dxg_error" and refused and not facts.get("past"):
             return (f"gpu{snapshot.gpus[0].index}",) if len(snapshot.gpus) == 1 else ("gpu",)
     return ()
 

@@ -161,8 +161,8 @@ class SamplingPipeline:
         reports = (*sampled.reports, report)
         if trained.readings:
             seconds = self.host.clock.mono() - began
-            told = SourceReport("training", "ok", trained, began, seconds, last_success_wall=sampled.wall)
-            reports = (*reports, told)
+            training = SourceReport("training", "ok", trained, began, seconds, last_success_wall=sampled.wall)
+            reports = (*reports, training)
         snapshot = replace(
             sampled,
             reports=reports,

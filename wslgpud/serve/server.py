@@ -122,8 +122,8 @@ def bind(address: str, port: int) -> socket.socket:
             where=_place(address, port),
             reason=Message((error.strerror or "").partition(" (while ")[0]),  # in which Python repeats the address
         ) from error
-    # Connections inherit it. Else the end of each answer but the first waits 40 ms for the client's delayed
-    # acknowledgement; asyncio sets it only on sockets that were made with a protocol number.
+    # Connections inherit it. Else the end of an answer waits up to 40 ms for the client's delayed acknowledgement where
+    # it asks again at once; asyncio sets it only on sockets that were made with a protocol number.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 

@@ -96,7 +96,7 @@ series = _table(
 
 # The newest data, as committed: some ticks in order of arrival (``id``), regardless of backward jumps of the wall clock
 # (within a batch time only increases). A row per reading would cost several times the CPU time and bytes written. A
-# sealed batch stays until it is overwritten, see ``write_batch``.
+# sealed batch stays until it is overwritten, see ``BatchSlots``.
 batch = _table(
     "batch",
     {
@@ -118,13 +118,6 @@ unsealed = batch.c.id > (
     .correlate(batch)
     .scalar_subquery()
 )
-
-#: the place of a batch that is there already (a commit that failed may have happened nevertheless), else that of a
-#: sealed one of its size
-_PLACE = sa.text("""
-    SELECT slot FROM batch WHERE slot BETWEEN :low AND :high
-        AND (id = :id OR (length(data) = :size AND id <= (SELECT sealed FROM host WHERE host.id = :host)))
-    ORDER BY id = :id DESC LIMIT 1""")
 
 # Older data: the ticks of one period sealed together.
 chunk = _table(
@@ -342,16 +335,46 @@ def register(connection: sa.Connection, row: Mapping[str, Any], *, limited: bool
     return number
 
 
-def write_batch(connection: sa.Connection, host_id: int, row: Mapping[str, Any]) -> None:
-    """Write a row of ``batch``, without its slot, over a sealed one of its size.
+_SEALED = sa.select(host.c.sealed).where(host.c.id == sa.bindparam("host"))
+
+
+class BatchSlots:
+    """Where the batches of a host lie in an SQLite file: each is written over a sealed one of its size.
 
     That changes one page. To insert a row and delete it later changes three to six with each commit, and each page is
-    written twice, into the log and from there into the file.
+    written twice, into the log and from there into the file. The slots are known in memory: to look for one with each
+    commit would read all batches, from the disk when memory is short.
     """
-    low, high = row_range(host_id)
-    words = {"low": low, "high": high, "id": row["id"], "size": len(row["data"]), "host": host_id}
-    slot = connection.scalar(_PLACE, words)
-    if slot is None:
-        newest = connection.scalar(sa.select(sa.func.max(batch.c.slot)).where(of_host(batch, host_id)))
-        slot = (low if newest is None else newest) + 1
-    put(connection, batch, [{**row, "slot": slot}])
+
+    def __init__(self, host_id: int) -> None:
+        """Made anew for each connection: a commit that failed may have happened nevertheless."""
+        self._host_id, self._sealed = host_id, -1
+        self._newest = 0
+        #: id of an unsealed batch -> its slot
+        self._taken: dict[int, int] = {}
+        #: size of data -> slots of sealed batches, the lowest last
+        self._free: dict[int, list[int]] = {}
+
+    def write(self, connection: sa.Connection, row: Mapping[str, Any]) -> None:
+        """Write a row of ``batch``, given without its slot."""
+        sealed = connection.scalar(_SEALED, {"host": self._host_id}) or 0
+        if sealed != self._sealed:
+            self._look(connection, sealed)
+        slot = self._taken.get(row["id"])
+        if slot is None:
+            free = self._free.get(len(row["data"]))
+            slot = self._taken[row["id"]] = free.pop() if free else self._newest + 1
+            self._newest = max(self._newest, slot)
+        put(connection, batch, [{**row, "slot": slot}])
+
+    def _look(self, connection: sa.Connection, sealed: int) -> None:
+        self._taken, self._free = {}, {}
+        of = batch.c
+        known = sa.select(of.slot, of.id, sa.func.length(of.data)).where(of_host(batch, self._host_id))
+        rows = connection.execute(known.order_by(of.slot.desc())).all()
+        for slot, number, size in rows:
+            if number > sealed:
+                self._taken[number] = slot
+            else:
+                self._free.setdefault(size, []).append(slot)
+        self._sealed, self._newest = sealed, rows[0].slot if rows else row_range(self._host_id)[0]

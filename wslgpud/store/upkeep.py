@@ -75,7 +75,7 @@ _UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE
 _BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
 _TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
 _SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
-#: what is left is overwritten, see ``schema.write_batch``; on a server, where slots are ids, nearly nothing
+#: what is left is overwritten, see ``schema.BatchSlots``; on a server, where slots are ids, nearly nothing
 _SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AND id <= :last")
 #: a clock that was years ahead must not keep any for so long
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")

@@ -59,10 +59,9 @@ class WriteBuffer:
     """Keeps rows until the writer has committed them, which is: until they are on the disk; never blocks on it."""
 
     def __init__(self, wall: Callable[[], float], buffer_bytes: int = BUFFER_BYTES) -> None:
-        self._lock = threading.Lock()
-        self._wall = wall
-        #: id of the host of these rows
-        self.host_id = 0
+        self._lock, self._wall = threading.Lock(), wall
+        #: id of the host of these rows, and where its batches lie
+        self.host_id, self._slots = 0, schema.BatchSlots(0)
         #: metric and label values -> a series that was read since the hour began
         self._series: dict[tuple[str, tuple[str, ...]], Series] = {}
         self._forgotten_wall = 0.0
@@ -114,7 +113,7 @@ class WriteBuffer:
         last_row = engines.last_row(connection, host_id)
         sealed = connection.scalar(select(schema.host.c.sealed).where(schema.host.c.id == host_id)) or 0
         with self._lock:
-            self.host_id = host_id
+            self.host_id, self._slots = host_id, schema.BatchSlots(host_id)
             self._next_row = max(self._next_row, last_row + 1)
             for item in self._queue:
                 if isinstance(item, Batch) and item.id <= sealed:  # another file: it would count as sealed
@@ -143,7 +142,7 @@ class WriteBuffer:
             if isinstance(item, Batch):
                 row = item.row(numbers)
                 written += len(row["data"])
-                schema.write_batch(connection, self.host_id, row)
+                self._slots.write(connection, row)
             else:
                 item.write(connection)
         return written
