@@ -122,7 +122,8 @@ def plot_curves(
         names = [name for name, _ in same_unit]
         axes.set_title(current().listed([*names[:MAX_NAMES], "…"][: len(names)]), fontsize=10, loc="left")
         if all(point[1] >= 0 for _, points in same_unit for point in points):
-            axes.set_ylim(bottom=0)
+            # Matplotlib's margin is a share of the range, which steady figures have none of: room for dots and names.
+            axes.set_ylim(0, axes.get_ylim()[1] * (1.08 if math.isinf(step_seconds) else 1.0))
         for wall, name in moments:
             side = "left" if days(wall) < sum(axes.get_xlim()) / 2 else "right"
             axes.axvline(days(wall), **MOMENT)
