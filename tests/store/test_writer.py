@@ -10,7 +10,7 @@ import pytest
 from wslgpud.config import StoreSettings
 from wslgpud.store import engines, errors
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.writer import WriteBuffer, Writer
+from wslgpud.store.writer import CHECKPOINT_PAGES, WriteBuffer, Writer
 
 
 class Waits(threading.Condition):
@@ -73,10 +73,10 @@ def test_a_bug_in_upkeep_is_told_as_one_and_the_writing_goes_on(writer, caplog):
     assert (writer._wake.seconds, writer._stats.error) == ([0.0, 0.5, 1.0], "")
 
 
-def test_the_log_is_copied_into_the_file_by_the_megabyte(writer, tmp_path):
+def test_the_log_is_copied_into_the_file_once_it_is_long(writer, tmp_path):
     connection = writer._open()
     begun = (tmp_path / "h.db").stat().st_size
-    writer._log_grew(connection, 255)
+    writer._log_grew(connection, CHECKPOINT_PAGES - 1)
     assert (tmp_path / "h.db").stat().st_size == begun
     writer._log_grew(connection, 1)
     assert (tmp_path / "h.db").stat().st_size > begun

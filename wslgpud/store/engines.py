@@ -323,7 +323,7 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     # SQLite does not report disk errors while it checkpoints its log by itself
-    settings = ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0", "journal_size_limit = 2097152")
+    settings = ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0", "journal_size_limit = 8388608")
     for setting in (*settings, f"cache_size = -{_CACHE_KIB}", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {setting}")
 

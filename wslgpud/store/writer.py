@@ -37,8 +37,9 @@ _IDS_A_SECOND = 4
 FORGET_SECONDS = 3600.0
 #: ticks per transaction, so that catching up after an outage never locks the file for long
 TICKS_A_COMMIT = 600
-#: the log is checkpointed when it has about this many pages: each page is then copied once for all its changes
-CHECKPOINT_PAGES = 256
+#: The log is checkpointed when it has about this many pages, 4 MB: each page is then copied once for all its changes,
+#: those of batches about every hour instead of at each. A quarter of it writes 15 % more.
+CHECKPOINT_PAGES = 1024
 SLICE_PAGES = 9  # changed by a slice of upkeep
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
