@@ -38,7 +38,7 @@ FORGET_SECONDS = 3600.0
 #: ticks per transaction, so that catching up after an outage never locks the file for long
 TICKS_A_COMMIT = 600
 #: The log is checkpointed when it has about this many pages, 4 MB: each page is then copied once for all its changes,
-#: those of batches about every hour instead of at each. A quarter of it writes 15 % more.
+#: those of batches about once an hour. A quarter of this length writes 15 % more.
 CHECKPOINT_PAGES = 1024
 SLICE_PAGES = 9  # changed by a slice of upkeep
 #: waits between attempts while the database cannot be written
