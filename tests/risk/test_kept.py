@@ -1,6 +1,8 @@
 """Knowledge learned by one run of the daemon is available to the next."""
 
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,13 +45,14 @@ def test_a_learned_ceiling_holds_after_every_restart(tmp_path):
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch, clean):
-    capacity = 8 << 30
-    with Store(tmp_path / "wslgpud.db") as store:
+    capacity, file = 8 << 30, tmp_path / "wslgpud.db"
+    with Store(file) as store:
         store.learn("ram", {"capacity_bytes": capacity, "peaks": [[5.0, 0.9]]})
         store.learn(UUID, CEILING)
         assert store.flush()
-        if not clean:
-            monkeypatch.setattr(store, "_note_end", lambda _: None)
+    if not clean:
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("UPDATE daemon_run SET stopped_ms = NULL, clean = 0")
     taken = {}
     monkeypatch.setattr(SamplingPipeline, "recall", lambda _, key, *lesson: taken.update({key: lesson}))
     life(tmp_path)

@@ -38,8 +38,10 @@ NAMES = ("NVIDIA GeForce RTX 5070 Ti", "make", "cc1plus", "train.py", "flock", "
 
 
 @pytest.fixture(autouse=True)
-def chinese(monkeypatch):
-    monkeypatch.setattr(words, "_current", words.translator("zh"))
+def chinese():
+    words.use("zh")
+    yield
+    words.use("en")
 
 
 def english_in(said: str) -> list[str]:
