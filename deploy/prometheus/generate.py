@@ -17,7 +17,7 @@ from wslgpud.alerts.messages import RULES as TEXTS
 from wslgpud.alerts.rules import BRAKE, MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule, runbook
 from wslgpud.model import Level
 from wslgpud.risk.forecast_messages import ADVICE
-from wslgpud.serve.api import RUNBOOK_PATH
+from wslgpud.serve.routes import RUNBOOK_PATH
 from wslgpud.words import BLANK, without_unknown
 
 ROOT = Path(__file__).parent.parent.parent

@@ -25,8 +25,7 @@ from wslgpud.alerts.manager import Control, ControlFile
 from wslgpud.client import SOCKET, DaemonClient, answering
 from wslgpud.host import SystemClock
 from wslgpud.security.shapes import of
-from wslgpud.serve import HttpServer, Publisher
-from wslgpud.serve import server as control_routes
+from wslgpud.serve import HttpServer, Publisher, commands
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
 
@@ -51,7 +50,7 @@ def shared() -> Iterator[Path]:
 def served(folder: Path, *more: Route, guarded: bool = False) -> Iterator[ControlFile]:
     """A daemon's socket, and what it keeps of commands."""
     control = ControlFile(folder)
-    local = LocalApi(folder, [*STATUS, *control_routes.alert_routes(control, SystemClock()), *more], guarded=guarded)
+    local = LocalApi(folder, [*STATUS, *commands.alert_routes(control, SystemClock()), *more], guarded=guarded)
     assert local.start()
     with contextlib.closing(local):
         yield control
@@ -260,7 +259,7 @@ class TestStrangersOnTheSocket:
     def test_can_do_nothing(self, shared: Path, name: str) -> None:
         asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9, "job": 1, "command": "stop"}
         brake: Any = SimpleNamespace(commands=[], document=lambda: [{"job": 1}])
-        with served(shared, control_routes.brake_route(brake)) as control:
+        with served(shared, commands.brake_route(brake)) as control:
             said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post(f"/api/v1/{name}", asked))
 
         assert "another user's: use sudo" in said["refused"]
@@ -270,7 +269,7 @@ class TestStrangersOnTheSocket:
 
     def test_are_not_read_beyond_their_rights(self, shared: Path) -> None:
         """Nobody fills the daemon's memory with the bodies of requests that he may not make."""
-        route = replace(control_routes.command("much", of(dict), lambda _: None), max_body_bytes=1 << 30)
+        route = replace(commands.command("much", of(dict), lambda _: None), max_body_bytes=1 << 30)
         with served(shared, route):
             said = as_stranger(lambda: DaemonClient("", shared / SOCKET).post("/api/v1/much", {"a": "x" * 50_000_000}))
 
@@ -313,7 +312,7 @@ def test_a_document_too_long_or_malformed_changes_nothing(tmp_path: Path) -> Non
 
 def test_no_command_is_taken_on_the_port(tmp_path: Path) -> None:
     """There nobody knows who asks."""
-    table = [*STATUS, *control_routes.alert_routes(ControlFile(tmp_path), SystemClock())]
+    table = [*STATUS, *commands.alert_routes(ControlFile(tmp_path), SystemClock())]
     server = HttpServer(config.Server(port=0), Publisher(()), table)
     server.start()
     try:

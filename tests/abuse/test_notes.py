@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.abuse.test_silence import NOBODY, ROOT, Idle, another, needs_root
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.stress.support import gpu
 from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.gpu.conftest import built_library  # noqa: F401 - a fixture
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.stress.support import MIB, gpu
 from tests.stress.test_stress_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
@@ -26,7 +26,7 @@ from wslgpud.active_runs import CardsUnderTest, Note
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.sources.procfs import Identity, Trust
 from wslgpud.stress.conditions import GpuLock
 from wslgpud.stress.stress_run import Runner
@@ -201,8 +201,8 @@ class Ramp:
     """A monitor that sees a card fill to 98 % within a minute."""
 
     def __init__(self, host: Host, clock: SteppingClock, number: int, patch: pytest.MonkeyPatch) -> None:
-        self.pipeline, self.clock, self.number = SamplingPipeline(Config(), host), clock, number
-        patch.setattr(self.pipeline._sampler, "tick", lambda **_: self._snapshot())
+        self.assessor, self.clock, self.number = Assessor(Config(), host), clock, number
+        patch.setattr(self.assessor._sampler, "tick", lambda **_: self._snapshot())
         self.used = 0.10
 
     def _snapshot(self) -> Snapshot:
@@ -218,7 +218,7 @@ class Ramp:
         for _ in range(75):
             self.clock.now += 1.0
             self.used += 0.015
-            state, _ = self.pipeline.tick()
+            state, _ = self.assessor.tick()
             worst = max([worst, *(f.level for f in state.forecasts)])
         self.state = state
         return worst
@@ -231,7 +231,7 @@ def ramp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ramp]:
     clock = SteppingClock()
     found = Ramp(Host(clock=clock), clock, number, monkeypatch)
     yield found
-    found.pipeline.close()
+    found.assessor.close()
     GpuLock(number).path.unlink(missing_ok=True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.support.daemons import eventually
 from wslgpud.advise.checkups import Checkups
 from wslgpud.host import SystemClock

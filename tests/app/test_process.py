@@ -46,9 +46,9 @@ class MissedSignal:
 
 def test_a_signal_just_before_a_wait_is_seen_within_a_second(tmp_path: Path) -> None:
     ticks: list[int] = []
-    pipeline = SimpleNamespace(delay_seconds=600.0)
+    assessor = SimpleNamespace(delay_seconds=600.0)
     daemon: Any = Daemon(Config(), Host(), tmp_path, {})
-    daemon.tick = SimpleNamespace(run=lambda: ticks.append(1), pipeline=pipeline)
+    daemon.tick = SimpleNamespace(run=lambda: ticks.append(1), assessor=assessor)
     daemon._stop = missed = MissedSignal(waits=5)
 
     daemon.run()

@@ -18,7 +18,7 @@ from wslgpud.app.return_cache import CacheReturner
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, Forecast, Level, Transition
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.serve import HttpServer
 from wslgpud.store import StoreError
 from wslgpud.stress.schedule import Nightly
@@ -43,13 +43,13 @@ def test_a_stress_run_is_told_to_end_before_the_server_stops(tmp_path: Path, mon
         end = getattr(kind, name)
         monkeypatch.setattr(kind, name, lambda *of: (ended.append(kind.__name__), end(*of)))
 
-    for kind, name in ((HttpServer, "stop"), (Nightly, "close"), (SamplingPipeline, "close")):
+    for kind, name in ((HttpServer, "stop"), (Nightly, "close"), (Assessor, "close")):
         noted(kind, name)
     config = replace(Config(), server=replace(Config().server, port=0))
     with Daemon(config, RecordedHost(HOSTS / "wsl2-vram-full"), tmp_path, {}):
         pass
 
-    assert ended == ["Nightly", "HttpServer", "SamplingPipeline"]
+    assert ended == ["Nightly", "HttpServer", "Assessor"]
 
 
 def heard(manager: socket.socket) -> list[str]:
@@ -95,13 +95,13 @@ def test_systemd_hears_ready_once_and_a_heartbeat_at_each_tick(
     assert [line.partition("=")[0] for line in lives.splitlines()] == ["WATCHDOG", "STATUS"]
     assert [line.partition("=")[0] for line in again.splitlines()] == ["WATCHDOG", "STATUS"]
 
-    tick = daemon.tick.pipeline.tick
+    tick = daemon.tick.assessor.tick
 
     def blind(*, watched) -> Any:
         state, changes = tick()
         return replace(state, observation=replace(state.observation, ram=None)), changes
 
-    monkeypatch.setattr(daemon.tick.pipeline, "tick", blind)
+    monkeypatch.setattr(daemon.tick.assessor, "tick", blind)
     daemon.tick.run()
     (unseeing,) = heard(manager)
     assert [line.partition("=")[0] for line in unseeing.splitlines()] == ["STATUS"], "without memory it cannot warn"
@@ -166,13 +166,13 @@ def test_a_sample_with_a_warning_is_written_at_once(
     service: tuple[Daemon, socket.socket], monkeypatch: pytest.MonkeyPatch, level: Level, *, urgent: bool
 ) -> None:
     tick, written = service[0].tick, []
-    original = tick.pipeline.tick
+    original = tick.assessor.tick
 
     def forecasting(*, watched) -> Any:
         state, _ = original()
         return replace(state, forecasts=(Forecast("ram", Level.OK, 9, 9), Forecast("gpu0", level, 1, 9))), ()
 
-    monkeypatch.setattr(tick.pipeline, "tick", forecasting)
+    monkeypatch.setattr(tick.assessor, "tick", forecasting)
     monkeypatch.setattr(tick.store, "append", lambda _, *, urgent: written.append(urgent))
     tick.run()
 
@@ -188,7 +188,7 @@ def test_only_while_the_brake_ends_a_job_samples_hurry(
         tick=lambda *_: [], held_processes=frozenset, is_ending=lambda: ending, document=lambda: ()
     )
     tick.brake = brake
-    monkeypatch.setattr(tick.pipeline, "hurry", lambda: hurried.append(1))
+    monkeypatch.setattr(tick.assessor, "hurry", lambda: hurried.append(1))
     tick.run()
 
     assert bool(hurried) is ending

@@ -26,7 +26,7 @@ from wslgpud.brake.watchdog import Watchdog
 from wslgpud.config import BrakeSettings, Config
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 
 MIB = 1 << 20
 #: the made-up resource: more than half of it is left at first, so that the shortage begins with the job
@@ -74,21 +74,21 @@ def pause(workers: int, folder: Path) -> tuple[float, float, int]:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         brake = Brake(BrakeSettings(on=True, users=(name,)), host, folder, Watchdog())
-        pipeline = SamplingPipeline(Config(), host)
+        assessor = Assessor(Config(), host)
         try:
-            brake.tick(pipeline.tick()[0], [forecast(Level.WARNING, LEFT_MIB)], ())
+            brake.tick(assessor.tick()[0], [forecast(Level.WARNING, LEFT_MIB)], ())
             job.stdin.write("\n")
             job.stdin.flush()
             assert job.stdout.readline() == "has it\n"
             began = time.monotonic()
-            state, _ = pipeline.tick()
+            state, _ = assessor.tick()
             sampled = time.monotonic() - began
             (row,) = brake.tick(state, [forecast(Level.CRITICAL, LEFT_MIB - TAKEN_MIB)], ())
             (took,) = [r.value for r in brake.readings() if r.spec.name == "brake_pause_seconds"]
             return sampled, float(took), int(str(row.facts["count"]))
         finally:
             os.killpg(job.pid, signal.SIGKILL)
-            pipeline.close()
+            assessor.close()
             brake.close()
 
 

@@ -19,7 +19,7 @@ from wslgpud.alerts.manager import FILE, ControlFile
 from wslgpud.alerts.rules import RULES
 from wslgpud.cli import app
 from wslgpud.model import Level, Transition
-from wslgpud.serve.server import alert_routes
+from wslgpud.serve.commands import alert_routes
 from wslgpud.store import Store
 from wslgpud.words import Message
 

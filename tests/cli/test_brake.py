@@ -22,7 +22,7 @@ from wslgpud.cli import app
 from wslgpud.cli.brake import lines
 from wslgpud.config import BrakeSettings
 from wslgpud.security.exact_signals import ExactProcess
-from wslgpud.serve.server import brake_route
+from wslgpud.serve.commands import brake_route
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 MIB = 1 << 20

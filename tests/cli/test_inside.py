@@ -54,7 +54,7 @@ def _interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("wslgpud.sampling.pipeline.SamplingPipeline", Pipeline)
+    monkeypatch.setattr("wslgpud.sampling.assessor.Assessor", Pipeline)
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in kept.items():

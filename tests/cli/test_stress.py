@@ -22,7 +22,8 @@ from wslgpud.client import SOCKET
 from wslgpud.config import Config, StoreSettings
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, StressResult
-from wslgpud.serve.server import LocalApi, stress_route
+from wslgpud.serve.commands import stress_route
+from wslgpud.serve.server import LocalApi
 from wslgpud.store import Reader, Store
 from wslgpud.stress import separate
 

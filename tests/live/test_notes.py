@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.active_runs import checked, headline, waiting
 

@@ -40,8 +40,8 @@ from wslgpud.model import (
 from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
-from wslgpud.sampling.pipeline import SamplingPipeline
-from wslgpud.serve import HttpServer, Publisher, api, api_history, base_routes, server
+from wslgpud.sampling.assessor import Assessor
+from wslgpud.serve import HttpServer, Publisher, api, api_history, base_routes, commands
 from wslgpud.serve.status import TickState, status
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import Store, schema
@@ -145,7 +145,7 @@ class Stage:
         table = [
             *base_routes(self.publisher, self.now),
             *api.routes(self.publisher, self.now, self.store.stats, Checkups(self.checkup, self.clock).last),
-            server.seen_route(self.see),
+            commands.seen_route(self.see),
             *api_history.routes(self.publisher, catalogue(), lambda: self.store.reader, self.name),
         ]
         self.server = HttpServer(config.Server(port=port, web_config_file=self.web), self.publisher, table)
@@ -224,7 +224,7 @@ class Stage:
     def host(self, name: str, *, past_seconds: int = 900, judged_seconds: int = 0) -> None:
         """Show a recorded machine, as if it had been like that for a while; the engine may judge all of it."""
         self.machine = name
-        monitor = SamplingPipeline(PATIENT, RecordedHost(HOSTS / name))
+        monitor = Assessor(PATIENT, RecordedHost(HOSTS / name))
         try:
             # A tick waits for nobody; on a busy machine the driver's stand-in answers only a later one.
             for ticks in count(1):

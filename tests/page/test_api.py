@@ -23,7 +23,7 @@ from tests.words.catalogue import templates
 from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.series.curves import step_for
-from wslgpud.serve import api, api_history, server
+from wslgpud.serve import api, api_history, base_routes, commands
 from wslgpud.serve.router import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.words import TEMPLATES, Message
@@ -317,8 +317,8 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    of_now = (*api.base_routes(_NoPublisher(), dict), *api.routes(_NoPublisher(), dict, dict, list))
-    routes = (*of_now, server.seen_route(bool), *api_history.routes(_NoPublisher(), [], list, ""))
+    of_now = (*base_routes(_NoPublisher(), dict), *api.routes(_NoPublisher(), dict, dict, list))
+    routes = (*of_now, commands.seen_route(bool), *api_history.routes(_NoPublisher(), [], list, ""))
     served = {route.path for route in routes if route.path.startswith("/api/")}
 
     assert described == served

@@ -13,7 +13,7 @@ from tests.page.test_browser import _EXTENT, GIB, alarmed, machine, ready
 from tests.support.daemons import eventually
 from wslgpud.colors import LEVELS
 from wslgpud.model import Forecast, GpuSample, Level, Observation
-from wslgpud.serve.api import ICONS
+from wslgpud.serve.routes import ICONS
 
 pytestmark = pytest.mark.xdist_group("browser")
 ADVICE = "Use a smaller batch. Nothing fails, it only crawls."

@@ -10,10 +10,10 @@ import re
 import pytest
 
 from tests.words.catalogue import templates
-from wslgpud.serve import api
+from wslgpud.serve import routes
 from wslgpud.words import TEMPLATES
 
-FILES = sorted(path for path in api.FOLDER.iterdir() if path.suffix in api.TYPES)
+FILES = sorted(path for path in routes.FOLDER.iterdir() if path.suffix in routes.TYPES)
 OURS = [path for path in FILES if path.suffix == ".js" and not path.name.startswith("uPlot")]
 BUDGET_BYTES = 150_000
 
@@ -35,15 +35,15 @@ def test_all_of_it_is_small(stage):
 
 
 def test_third_party_files_are_unchanged_and_carry_a_licence():
-    readme = (api.FOLDER / "README.md").read_text()
+    readme = (routes.FOLDER / "README.md").read_text()
     for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", readme, re.MULTILINE):
-        assert hashlib.sha256((api.FOLDER / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((routes.FOLDER / name).read_bytes()).hexdigest() == digest
     assert {p.name for p in FILES if p.name.startswith("uPlot")} == {
         "uPlot.LICENSE.txt",
         "uPlot.iife.min.js",
         "uPlot.min.css",
     }
-    assert "MIT License" in (api.FOLDER / "uPlot.LICENSE.txt").read_text()
+    assert "MIT License" in (routes.FOLDER / "uPlot.LICENSE.txt").read_text()
 
 
 def test_nothing_is_inline_and_the_policy_lets_nothing_be(stage):
@@ -75,7 +75,7 @@ def test_every_text_of_the_page_is_found_by_translators_tools(path):
 
 
 def test_all_that_boards_show_is_explained():
-    history = (api.FOLDER / "history.js").read_text()
+    history = (routes.FOLDER / "history.js").read_text()
     metrics = re.findall(r'"(\w+)"', history[history.index("BOARDS = {") : history.index("};")])
 
     assert len(metrics) > 20
@@ -94,7 +94,7 @@ def test_a_client_without_gzip_gets_the_same(stage):
     plain = fetch(stage, "/static/page.css")
     zipped = fetch(stage, "/static/page.css", **{"Accept-Encoding": "gzip"})
 
-    assert gzip.decompress(zipped.content) == plain.content == (api.FOLDER / "page.css").read_bytes()
+    assert gzip.decompress(zipped.content) == plain.content == (routes.FOLDER / "page.css").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["openapi.json", "README.md", "..%2fapi.py", "%2e%2e", "nothing.js"])

@@ -9,14 +9,14 @@ import pytest
 
 from wslgpud import colors
 from wslgpud.model import Level
-from wslgpud.serve import api
+from wslgpud.serve import routes
 
 PACKAGE = Path(colors.__file__).parent
 THEMES = {"light": "page.css", "dark": "dark.css"}
 
 
 def written(theme: str) -> dict[str, str]:
-    (block,) = re.findall(r":root \{(.*?)\}", (api.FOLDER / THEMES[theme]).read_text(), re.DOTALL)
+    (block,) = re.findall(r":root \{(.*?)\}", (routes.FOLDER / THEMES[theme]).read_text(), re.DOTALL)
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", block))
 
 

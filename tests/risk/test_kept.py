@@ -12,7 +12,7 @@ from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Observation
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.store import Store
 
 FULL_CARD = Path(__file__).parent.parent / "hosts" / "wsl2-vram-full"
@@ -54,7 +54,7 @@ def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("UPDATE daemon_run SET stopped_ms = NULL, clean = 0")
     taken = {}
-    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, key, *lesson: taken.update({key: lesson}))
+    monkeypatch.setattr(Assessor, "recall", lambda _, key, *lesson: taken.update({key: lesson}))
     life(tmp_path)
 
     assert ("peaks" in taken["ram"][0]) is clean
@@ -77,7 +77,7 @@ class Clock:
 
 def test_a_moved_ceiling_is_handed_out_at_once_the_rest_rarely():
     clock = Clock()
-    monitor = SamplingPipeline(Config(), RecordedHost(FULL_CARD, clock))
+    monitor = Assessor(Config(), RecordedHost(FULL_CARD, clock))
     try:
         while not monitor.tick()[0].gpus:
             pass  # on a busy machine the card's process may miss its first deadline

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling.test_pipeline import Watched, is_fresh, watching
+from tests.sampling.test_assessor import Watched, is_fresh, watching
 from wslgpud.model import Event, Forecast, GpuProcess, GpuSample, Level, Observation
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
-from wslgpud.sampling.pipeline import CALM_SECONDS, Scene, is_calm
+from wslgpud.sampling.assessor import CALM_SECONDS, Scene, is_calm
 
 TRACES = Path(__file__).parent.parent / "traces"
 GIB = 1 << 30
@@ -42,10 +42,10 @@ def test_everything_is_read_each_second_while_somebody_looks(machine):
 
 
 def test_an_event_ends_the_calm(machine):
-    machine.pipeline.own_events.append(Event("cache_returned", 0.0, "given back", {}))
+    machine.assessor.own_events.append(Event("cache_returned", 0.0, "given back", {}))
     for _ in range(2):
         machine.next_tick(watched=False)
-        assert not machine.pipeline.calm
+        assert not machine.assessor.calm
 
 
 def still(*forecasts: Forecast, before: tuple[Forecast, ...] = (ROOMY,)) -> bool:

@@ -14,7 +14,7 @@ from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Reading, Sample
-from wslgpud.sampling.pipeline import SamplingPace
+from wslgpud.sampling.assessor import SamplingPace
 from wslgpud.sampling.sampler import LATENESS, Sampler
 from wslgpud.sources import Source
 

@@ -11,8 +11,8 @@ from tests.hosts.machines import HERE
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Observation, ProcessSample, Reading, Sample, Snapshot, SourceReport, SwapState
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.sampling.observation import observations
-from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.sources.memory import MEMINFO, OOM_KILLS
 from wslgpud.store import Reader, Store
 from wslgpud.words.moments import MomentError, moment
@@ -23,7 +23,7 @@ START = 1_790_000_000
 @pytest.mark.parametrize("machine", ["wsl2-vram-full", "wsl2-swap-thrash", "cgroup-limit", "bare-linux"])
 def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> None:
     host = RecordedHost(HERE / machine)
-    monitor = SamplingPipeline(Config(), host)
+    monitor = Assessor(Config(), host)
     state, _ = monitor.tick()
     monitor.close()
     seen, wall = state.observation, state.wall

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.serve.support import CATALOGUE, HandClock, snapshot
 from tests.support.servers import program
 from wslgpud.serve import Publisher, Response, Route
-from wslgpud.serve.api import unhealthy
+from wslgpud.serve.routes import unhealthy
 from wslgpud.words import ENGLISH
 
 

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from tests.support.daemons import daemon
 from tests.words.latin import latin_words
 from wslgpud.alerts.rules import runbook
-from wslgpud.serve.api import paragraphs, runbook_page
+from wslgpud.serve.routes import paragraphs, runbook_page
 from wslgpud.words import ENGLISH, LANGUAGES, Translator, translator
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from wslgpud.serve import server
+from wslgpud.serve import commands
 
 PATH = "/api/v1/seen/7"
 
@@ -22,7 +22,7 @@ def running(serve, told):
         told.append(number)
         return number == 7
 
-    return serve(extra_routes=[server.seen_route(see)])
+    return serve(extra_routes=[commands.seen_route(see)])
 
 
 def test_a_lost_job_is_marked_as_seen(running, told):
@@ -67,6 +67,6 @@ def test_a_disk_that_is_full_is_said(serve):
     def full(number):
         raise OSError(28, "No space left on device")
 
-    answer = serve(extra_routes=[server.seen_route(full)]).ask(PATH, method="POST")
+    answer = serve(extra_routes=[commands.seen_route(full)]).ask(PATH, method="POST")
 
     assert (answer.status, b"No space left on device" in answer.data) == (503, True)

@@ -144,7 +144,7 @@ class Soak:
         memory = next(r for r in self.daemon.tick.latest.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
             self.sampled[int(self.daemon.tick.latest.snapshot.value(MAJOR_FAULTS))] = 1
-        self.clock.mono_now += self.daemon.tick.pipeline.delay_seconds
+        self.clock.mono_now += self.daemon.tick.assessor.delay_seconds
         # Their waits are in the machine's time, which passes without them.
         self.daemon.tick.alerts.dispatcher.wake()
         self._wait_for_lanes()
@@ -158,12 +158,12 @@ class Soak:
         if "driver hangs" in self._playing():
             skipped.add("gpu")
             time.sleep(0.25)  # the hung child is ended by the real clock
-        for name, lane in self.daemon.tick.pipeline._sampler._lanes.items():
+        for name, lane in self.daemon.tick.assessor._sampler._lanes.items():
             if name not in skipped:
                 lane.done.wait(60)
 
     def _forget_peaks(self) -> None:
-        for key, tracker in self.daemon.tick.pipeline._engine._trackers.items():
+        for key, tracker in self.daemon.tick.assessor._engine._trackers.items():
             if key != "ram":
                 tracker.peaks.clear()
 

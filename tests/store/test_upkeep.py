@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, schema, upkeep
+from wslgpud.store import engines, schema, statements, upkeep
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
 
@@ -72,7 +72,7 @@ def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, con
     values = {"ms": 0, "created_ms": 0, "started_ms": 0, "attempts": 0, "mono": 0, "old": 0, "new": 1, "clean": 1}
     row = {column.name: values.get(column.name, "") for column in table.c if not column.nullable}
     with connection.begin():
-        schema.insert_new(connection, table, [{**row, "id": number} for number in range(12)])
+        statements.insert_new(connection, table, [{**row, "id": number} for number in range(12)])
         assert [kept._delete_excess(connection), kept._delete_excess(connection)] == [2, 0]
         assert [*connection.scalars(table.select())] == [*range(2, 12)], "the oldest go"
 
@@ -81,8 +81,8 @@ def with_hours(connection, metric, numbers, *, part):
     """Insert series of a metric that each have one hour in a part, and were seen then."""
     series = {"host": 0, "metric": metric, "kind": "gauge", "divisor": 1, "seen_ms": part * 1000}
     hour = {"part": part, "unit": 1, "base": 0, "n_0": 1}
-    schema.insert_new(connection, schema.series, [{**series, "id": n, "labels": str(n)} for n in numbers])
-    schema.insert_new(connection, schema.HOURS.table, [{**hour, "series": n} for n in numbers])
+    statements.insert_new(connection, schema.series, [{**series, "id": n, "labels": str(n)} for n in numbers])
+    statements.insert_new(connection, schema.HOURS.table, [{**hour, "series": n} for n in numbers])
 
 
 def test_every_six_hours_series_without_data_are_forgotten(mono, clock, connection):

@@ -211,8 +211,8 @@ def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Pl
         environ = {"HOME": str(folder), "NOTIFY_SOCKET": f"@{manager.getsockname()[1:].decode()}"}
         with Daemon(config, host, folder / "state", environ) as daemon:
             sensors = Sensors(script, clock)
-            daemon.tick.pipeline._sampler.close()
-            daemon.tick.pipeline._sampler = sensors  # type: ignore[assignment]
+            daemon.tick.assessor._sampler.close()
+            daemon.tick.assessor._sampler = sensors  # type: ignore[assignment]
             yield Played(daemon, sensors, manager, language)
 
 

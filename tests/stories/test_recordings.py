@@ -50,7 +50,7 @@ def recorded(telling: Played, file: Path, patch: pytest.MonkeyPatch) -> None:
             pass
 
     with patch.context() as patched:
-        patched.setattr("wslgpud.sampling.pipeline.SamplingPipeline", Seen)
+        patched.setattr("wslgpud.sampling.assessor.Assessor", Seen)
         done = surfaces.command(telling, "en", "record", str(file))
     assert done.stdout == f"{len(telling.states)} samples in {file}\n"
 

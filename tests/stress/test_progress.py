@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.support.elsewhere import Elsewhere
 from wslgpud.cli.stress import _show_line
 from wslgpud.stress.stress_run import WorkerPace, reporting

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sampling.test_pipeline import SteppingClock
+from tests.sampling.test_assessor import SteppingClock
 from tests.stress.support import MIB, gpu
 from tests.support.accounts import shared_python
 from wslgpud.config import Stress

@@ -11,7 +11,8 @@ from typing import Any
 from wslgpud.active_runs import AnnouncedRuns, Note
 from wslgpud.host import Clock, Host
 from wslgpud.sampling.noted_runs import running
-from wslgpud.serve.server import LocalApi, run_route
+from wslgpud.serve.commands import run_route
+from wslgpud.serve.server import LocalApi
 from wslgpud.sources.procfs import Trust
 from wslgpud.stress.conditions import LOCK_PLACES
 

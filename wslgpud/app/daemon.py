@@ -26,9 +26,9 @@ from wslgpud.brake import FILE as HELD_FILE
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.model import Transition
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.security import safe_files
-from wslgpud.serve import HttpServer, LocalApi, Publisher, ServeError, api, api_history, otlp, server
+from wslgpud.serve import HttpServer, LocalApi, Publisher, ServeError, api, api_history, base_routes, commands, otlp
 from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
 from wslgpud.stress import schedule, separate
 from wslgpud.stress.schedule import Nightly
@@ -122,7 +122,7 @@ class Daemon:
             started = time.monotonic()
             if started >= due:
                 self.tick.run()
-                due = started + self.tick.pipeline.delay_seconds
+                due = started + self.tick.assessor.delay_seconds
 
     def _open(self, stack: ExitStack) -> None:
         config, host = self._config, self._host
@@ -143,13 +143,13 @@ class Daemon:
         brake, returner = self._brake(stack, alerts), self._returner(stack)
         # --state counts too: the disk to watch is the one that we write to.
         watched = replace(config, store=replace(config.store, path=str(file))) if host.live else config
-        pipeline = SamplingPipeline(watched, host)
-        stack.callback(pipeline.close)
+        assessor = Assessor(watched, host)
+        stack.callback(assessor.close)
         unit_socket = self._environ.get(separate.VARIABLE, "")
         nightly = Nightly(config.stress, host, self._folder, store, unit_socket=unit_socket)
         publisher = Publisher(catalogue(), host.clock)
         self.tick = tick = Tick(
-            pipeline, alerts, brake, returner, nightly, store, publisher, self._systemd, translator(language)
+            assessor, alerts, brake, returner, nightly, store, publisher, self._systemd, translator(language)
         )
         tick.recall_lessons(host.clock.wall())
         doctor_runner = Checkups(self._checkup, host.clock)
@@ -158,9 +158,9 @@ class Daemon:
                 publisher.add_collector(part.readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         table = [
-            *api.base_routes(publisher, tick.status),
+            *base_routes(publisher, tick.status),
             *api.routes(publisher, tick.now, store.stats, doctor_runner.last),
-            server.seen_route(alerts.see),
+            commands.seen_route(alerts.see),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),
         ]
         http = HttpServer(config.server, publisher, table)
@@ -178,8 +178,8 @@ class Daemon:
         stack.callback(tick.keep_lessons, last=True)
         stack.callback(nightly.close)
         alerts.dispatcher.start()
-        done = [server.run_route(pipeline.runs), server.stress_route(nightly.keep)]
-        done += server.alert_routes(alerts.control, host.clock) + ([server.brake_route(brake)] if brake else [])
+        done = [commands.run_route(assessor.runs), commands.stress_route(nightly.keep)]
+        done += commands.alert_routes(alerts.control, host.clock) + ([commands.brake_route(brake)] if brake else [])
         local = LocalApi(self._folder, [*table, *done], guarded=http.guarded)
         if local.start():
             stack.callback(local.close)

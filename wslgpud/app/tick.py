@@ -19,7 +19,7 @@ from wslgpud.app import return_cache, systemd
 from wslgpud.client import in_one_line
 from wslgpud.model import MEMORY, Forecast, Level, Snapshot, Transition
 from wslgpud.risk import training_metrics
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.serve import Publisher
 from wslgpud.serve.status import TickState, judged, status
 from wslgpud.store import Store, StoreError
@@ -48,7 +48,7 @@ class Tick:
     The server's threads are answered from ``latest``, which each tick replaces unless all is calm.
     """
 
-    pipeline: SamplingPipeline
+    assessor: Assessor
     alerts: AlertManager
     brake: Brake | None
     returner: CacheReturner | None
@@ -82,13 +82,13 @@ class Tick:
         return {**self.now(language, recent), "url": self.url}
 
     def run(self) -> None:
-        """Take one sample; ``pipeline.delay_seconds`` says when the next is due."""
+        """Take one sample; ``assessor.delay_seconds`` says when the next is due."""
         before = self.latest
         first = before is None
         asked = time.monotonic() - self._asked_mono < WATCHED_SECONDS  # by a page or a monitor
         watched = before is None or bool(before.incidents or before.paused_jobs) or asked
-        snapshot, transitions = self.pipeline.tick(watched=watched)
-        if not self.pipeline.calm:
+        snapshot, transitions = self.assessor.tick(watched=watched)
+        if not self.assessor.calm:
             self._act(snapshot, transitions)
         self.publisher.publish(snapshot)
         worst = max((f.level for f in snapshot.forecasts), default=Level.OK)
@@ -104,7 +104,7 @@ class Tick:
                     self.alerts.report(transition)
                 self.alerts.paused = self.brake.held_processes()
                 if self.brake.is_ending():
-                    self.pipeline.hurry()
+                    self.assessor.hurry()
         with self._survived("alerts"):
             stats = self.store.stats()
             self.alerts.tick(snapshot, snapshot.forecasts, transitions, stats.error, stats.damage)
@@ -120,12 +120,12 @@ class Tick:
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
         runs, tally = self.nightly.runs(), self.alerts.tally()
-        self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, self.pipeline.running())
-        self.pipeline.runs.warned = training_warnings(standing, snapshot, snapshot.forecasts)
+        self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, self.assessor.running())
+        self.assessor.runs.warned = training_warnings(standing, snapshot, snapshot.forecasts)
         if self.returner is not None:
             with self._survived("giving page cache back"):
                 short = return_cache.is_short(snapshot.forecasts, standing)
-                self.pipeline.own_events += self.returner.tick(snapshot, short=short)
+                self.assessor.own_events += self.returner.tick(snapshot, short=short)
 
     def recall_lessons(self, now_wall: float) -> None:
         """Give the engine the lessons of earlier runs.
@@ -137,11 +137,11 @@ class Tick:
         for subject, lesson in self.store.learned.items():
             document = {name: value for name, value in lesson.document.items() if name not in forgotten}
             with self._survived("reading what was learned about memory earlier"):
-                self.pipeline.recall(subject, document, max(0.0, now_wall - lesson.wall))
+                self.assessor.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:
         """Store the engine's lessons if they are due; at the end, all of them."""
-        for subject, document in self.pipeline.lessons(last=last):
+        for subject, document in self.assessor.lessons(last=last):
             self.store.learn(subject, document)
 
     @contextmanager
@@ -162,7 +162,7 @@ class Tick:
             self.service.ready()
         # Only a tick that could read memory counts as alive: without that we cannot warn.
         alive = ("WATCHDOG=1",) if snapshot.observation.ram is not None else ()
-        if not self.pipeline.calm:  # else the verdict is the last one, and systemd keeps what it was told
+        if not self.assessor.calm:  # else the verdict is the last one, and systemd keeps what it was told
             line = in_one_line(judged(verdict, self.translator, snapshot.wall))
             alive = (*alive, f"STATUS={self.translator.label('level', verdict.state)}: {line}")
         self.service.send(*alive)

@@ -26,7 +26,7 @@ from wslgpud.words import cause, current, say, says, t
 from wslgpud.words.moments import seconds, span
 
 if TYPE_CHECKING:
-    from wslgpud.sampling.pipeline import SamplingPipeline
+    from wslgpud.sampling.assessor import Assessor
 
 #: widest and narrowest timeline, and the room left of it
 COLUMNS, _MIN_COLUMNS, _MARGIN = 72, 30, 20
@@ -51,9 +51,9 @@ def record(
         descriptor = safe_files.open_plain(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         stream: IO[str] = opener(f"/proc/self/fd/{descriptor}", "wt", encoding="utf-8")
         os.close(descriptor)
-    from wslgpud.sampling.pipeline import SamplingPipeline  # a replay needs no sources
+    from wslgpud.sampling.assessor import Assessor  # a replay needs no sources
 
-    monitor, count = SamplingPipeline(settings, host), -1  # the first line is a header
+    monitor, count = Assessor(settings, host), -1  # the first line is a header
     for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not closed cannot be replayed
         signal.signal(number, signal.default_int_handler)
     with closing(monitor), writing(file), stream, suppress(KeyboardInterrupt):
@@ -65,17 +65,17 @@ def record(
     print(current().text(says("{count} sample in {file}", "{count} samples in {file}", count=count, file=str(file))))
 
 
-def _lines(pipeline: SamplingPipeline, interval_seconds: float, lasting_seconds: float) -> Iterator[str]:
+def _lines(assessor: Assessor, interval_seconds: float, lasting_seconds: float) -> Iterator[str]:
     """Sample for so long, and yield the header of a trace, then a line for each sample."""
     end, first = time.monotonic() + lasting_seconds, None
     while (began := time.monotonic()) < end:
-        seen = pipeline.tick()[0].observation
+        seen = assessor.tick()[0].observation
         if first is None:
             first = seen.t
             yield json.dumps(trace.header(interval_seconds, {"wsl": seen.wsl})) + "\n"
         row = trace.row_from_observation(dataclasses.replace(seen, t=seen.t - first))
         yield json.dumps(row, separators=(",", ":")) + "\n"
-        time.sleep(max(0.0, min(began + pipeline.delay_seconds, end) - time.monotonic()))
+        time.sleep(max(0.0, min(began + assessor.delay_seconds, end) - time.monotonic()))
 
 
 def replay(

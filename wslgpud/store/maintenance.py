@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.exc import IntegrityError
 
 from wslgpud.security.safe_files import Folder
-from wslgpud.store import codec, engines, schema, series_reader
+from wslgpud.store import codec, engines, schema, series_reader, statements
 from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
@@ -329,12 +329,12 @@ def _copy_rows(old: sqlite3.Connection, connection: Connection, table: Table) ->
     readable = _rows(old, table)
     while rows := [dict(row) for row in islice(readable, SLICE_ROWS)]:
         try:
-            schema.insert_new(connection, table, rows)
+            statements.insert_new(connection, table, rows)
         except IntegrityError:
             # a damaged value costs its row, not those that follow
             for row in rows:
                 with suppress(IntegrityError):
-                    schema.insert_new(connection, table, [row])
+                    statements.insert_new(connection, table, [row])
 
 
 def _rows(old: sqlite3.Connection, table: Table) -> Iterator[sqlite3.Row]:

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, Table, func, literal_
 from sqlalchemy.pool import NullPool
 
 from wslgpud.config import StoreSettings
-from wslgpud.store import engines, schema
+from wslgpud.store import engines, schema, statements
 from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.engines import APPLICATION_ID
 from wslgpud.store.errors import LockedError, StoreError, gap
@@ -193,13 +193,15 @@ class Replication(DatabaseThread):
                 last = min(self._source.copied.values())
                 self._source = self._source._replace(shift=engines.last_row(connection, self._host_id) - last)
             for row in series:
-                theirs = schema.register(connection, {**row, "host": self._host_id}) or 0
+                theirs = statements.register(connection, {**row, "host": self._host_id}) or 0
                 self._numbers[str(row["id"] & schema.OWN_SERIES)] = theirs & schema.OWN_SERIES
             for row in rows[schema.batch]:
                 row["data"] = renumbered(row["data"], self._numbers)
             for table, of in rows.items():
                 moved = map(self._shifted, of)
-                schema.put(connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved])
+                statements.put(
+                    connection, table, [row | {"slot": row["id"]} if "slot" in row else row for row in moved]
+                )
             reached = self._reached(rows)
             progress = update(schema.host).where(schema.host.c.id == self._host_id)
             connection.execute(progress.values(source=schema.dumps(reached)))

@@ -20,7 +20,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import engines, schema
+from wslgpud.store import engines, schema, statements
 from wslgpud.store.errors import gap
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
@@ -193,7 +193,7 @@ class Store(AbstractContextManager["Store"]):
                     connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
             self._run_id = self._buffer.next_row()
         ours = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
-        schema.insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
+        statements.insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
 
     def _note_end(self, connection: Connection) -> None:
         run = schema.daemon_run

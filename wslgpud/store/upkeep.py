@@ -24,7 +24,7 @@ from sqlalchemy import Connection, TextClause, select, text
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
-from wslgpud.store import engines, schema
+from wslgpud.store import engines, schema, statements
 from wslgpud.store.codec import Samples, Steps, Summary, add, pack_sheet, packed, parsed, summarise, unpacked
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.reader import Reader
@@ -75,7 +75,7 @@ _UNSEALED = "slot BETWEEN :low AND :high AND id > (SELECT sealed FROM host WHERE
 _BATCHES = text(f"SELECT id, ms, ticks FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id LIMIT :limit")
 _TICKS = text(f"SELECT id, ms, data FROM batch WHERE {_UNSEALED} AND id <= :last ORDER BY id")
 _SEALED = text("UPDATE host SET sealed = :last WHERE id = :host")
-#: what is left is overwritten, see ``schema.BatchSlots``; on a server, where slots are ids, nearly nothing
+#: what is left is overwritten, see ``statements.BatchSlots``; on a server, where slots are ids, nearly nothing
 _SURPLUS = text("DELETE FROM batch WHERE slot BETWEEN :low + :slots AND :high AND id <= :last")
 #: a clock that was years ahead must not keep any for so long
 _SEEN_AHEAD = text(f"UPDATE series SET seen_ms = :now WHERE {_OUR_SERIES} AND seen_ms > :now")
@@ -339,7 +339,7 @@ def write_summaries(connection: Connection, tier: Tier, new: Mapping[tuple[int, 
             add(earlier, later.items())
             by_row[row.part, row.series] = earlier
     rows = [packed(tier, part, number, steps) for (part, number), steps in sorted(by_row.items())]
-    schema.put(connection, tier.table, rows)
+    statements.put(connection, tier.table, rows)
 
 
 def next_check(last_wall: float) -> float:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.config import StoreSettings
 from wslgpud.model import Number, Reading, Snapshot
-from wslgpud.store import engines, errors, maintenance, schema
+from wslgpud.store import engines, errors, maintenance, schema, statements
 from wslgpud.store.codec import Batch, OpenBatch, Series, process_rows
 from wslgpud.store.store_metrics import StoreStats, written_bytes
 from wslgpud.store.upkeep import NightlyCheck, Upkeep
@@ -62,7 +62,7 @@ class WriteBuffer:
     def __init__(self, wall: Callable[[], float], buffer_bytes: int = BUFFER_BYTES) -> None:
         self._lock, self._wall = threading.Lock(), wall
         #: id of the host of these rows, and where its batches lie
-        self.host_id, self._slots = 0, schema.BatchSlots(0)
+        self.host_id, self._slots = 0, statements.BatchSlots(0)
         #: metric and label values -> a series that was read since the hour began
         self._series: dict[tuple[str, tuple[str, ...]], Series] = {}
         self._forgotten_wall = 0.0
@@ -114,7 +114,7 @@ class WriteBuffer:
         last_row = engines.last_row(connection, host_id)
         sealed = connection.scalar(select(schema.host.c.sealed).where(schema.host.c.id == host_id)) or 0
         with self._lock:
-            self.host_id, self._slots = host_id, schema.BatchSlots(host_id)
+            self.host_id, self._slots = host_id, statements.BatchSlots(host_id)
             self._next_row = max(self._next_row, last_row + 1)
             for item in self._queue:
                 if isinstance(item, Batch) and item.id <= sealed:  # another file: it would count as sealed
@@ -135,7 +135,7 @@ class WriteBuffer:
             known, now = [*self._series.values()], {"host": self.host_id, "seen_ms": round(self._wall() * 1000)}
         for series in known:
             if not series.asked:
-                number = schema.register(connection, series.row | now, limited=series.limited)
+                number = statements.register(connection, series.row | now, limited=series.limited)
                 series.number, series.asked = number, True
         numbers = {str(one.key): one.number & schema.OWN_SERIES for one in known if one.number is not None}
         written = 0
@@ -167,7 +167,7 @@ class WriteBuffer:
     def _insert(self, table: Table, row: Mapping[str, Any], *, spare: bool = False) -> int:
         row = {**row, "id": self._row_id()}
         text_bytes = sum(len(value) for value in row.values() if isinstance(value, str))
-        write = partial(schema.insert_new, table=table, rows=[row])
+        write = partial(statements.insert_new, table=table, rows=[row])
         self._queue_up(Row(write, _ROW_BYTES + text_bytes, spare))
         return int(row["id"])
 

@@ -22,8 +22,8 @@ from wslgpud.advise.guard.usage import TreeMemory, most_bytes
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.sampling.noted_runs import expected
-from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.words.units import size
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -74,7 +74,7 @@ def test_the_daemon_knows_all_along_what_a_command_will_need(tmp_path, runs):
     (note,) = runs.read()
     assert note.document["pids"]
     assert guard.pid not in note.document["pids"]  # who watches is none of the watched
-    monitor = SamplingPipeline(Config(), Host())
+    monitor = Assessor(Config(), Host())
     monitor.runs = runs
     state, _ = monitor.tick()
     monitor.close()

@@ -66,9 +66,9 @@ class OwnFeed:
 
     def __init__(self, config: Config, host: Host, seen_by: str = OWN_LOOK) -> None:
         """Prepare the sources; nothing is read yet."""
-        from wslgpud.sampling.pipeline import SamplingPipeline  # the sources and the engine only without a daemon
+        from wslgpud.sampling.assessor import Assessor  # the sources and the engine only without a daemon
 
-        self._monitor = SamplingPipeline(config, host)
+        self._monitor = Assessor(config, host)
         self._seen_by, self._watch = seen_by, DriveWatch(host)
 
     def look(self) -> LiveSample:

@@ -96,7 +96,7 @@ class SamplingPace:
         return max(delay, self._settings.fastest_seconds)
 
 
-class SamplingPipeline:
+class Assessor:
     """Samples and assesses; ticked by the daemon, or by ``status`` and ``record`` without a daemon."""
 
     def __init__(self, config: Config, host: Host) -> None:

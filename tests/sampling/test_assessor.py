@@ -13,7 +13,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import Snapshot
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.risk.headroom import Failure
-from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.sampling.assessor import Assessor
 from wslgpud.sampling.sampler import INTERVAL
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -33,28 +33,28 @@ class SteppingClock:
 
 
 class Watched:
-    """A calm machine and the pipeline that looks at it."""
+    """A calm machine and the assessor that looks at it."""
 
-    def __init__(self, pipeline: SamplingPipeline, clock: SteppingClock) -> None:
-        self.pipeline, self.clock = pipeline, clock
+    def __init__(self, assessor: Assessor, clock: SteppingClock) -> None:
+        self.assessor, self.clock = assessor, clock
 
     def next_tick(self, *, planned_seconds: float | None = None, watched: bool = True) -> Snapshot:
-        """Let the time until the next tick pass, as planned by the pipeline or, if told, by the test."""
+        """Let the time until the next tick pass, as planned by the assessor or, if told, by the test."""
         if planned_seconds is not None:
-            self.pipeline.delay_seconds = planned_seconds
-        self.clock.now += self.pipeline.delay_seconds
-        return self.pipeline.tick(watched=watched)[0]
+            self.assessor.delay_seconds = planned_seconds
+        self.clock.now += self.assessor.delay_seconds
+        return self.assessor.tick(watched=watched)[0]
 
 
 @contextmanager
 def watching(machine: str = "bare-linux") -> Iterator[Watched]:
     clock = SteppingClock()
-    pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / machine, clock))
+    assessor = Assessor(Config(), RecordedHost(HOSTS / machine, clock))
     try:
-        pipeline.tick()
-        yield Watched(pipeline, clock)
+        assessor.tick()
+        yield Watched(assessor, clock)
     finally:
-        pipeline.close()
+        assessor.close()
 
 
 def is_fresh(state: Snapshot, source: str) -> bool:
@@ -74,7 +74,7 @@ def test_a_pace_that_eases_is_not_taken_for_a_stalled_machine() -> None:
 
 def test_who_hurries_gets_the_next_sample_soon_and_only_that_one() -> None:
     with watching() as machine:
-        machine.pipeline.hurry()
+        machine.assessor.hurry()
         seen = [machine.next_tick().value(INTERVAL) for _ in range(2)]
 
     assert seen == [Config().sampling.fastest_seconds, 1.0]
@@ -106,15 +106,15 @@ def test_each_resource_that_quickens_the_pace_is_read_at_it() -> None:
 
 
 def test_an_engine_bug_costs_neither_samples_nor_next_forecast(monkeypatch, caplog):
-    pipeline = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
+    assessor = Assessor(Config(), RecordedHost(HOSTS / "wsl2-idle"))
     healthy = RiskEngine.observe
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
-    broken, transitions = pipeline.tick()
+    broken, transitions = assessor.tick()
     said = [message for message in caplog.messages if "please report this" in message]
-    pipeline.tick()
+    assessor.tick()
     monkeypatch.setattr(RiskEngine, "observe", healthy)
-    mended, _ = pipeline.tick()
-    pipeline.close()
+    mended, _ = assessor.tick()
+    assessor.close()
 
     reports = [next(r for r in s.reports if r.name == "risk") for s in (broken, mended)]
     assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), (), True)
