@@ -5,6 +5,7 @@
     python -m tests.bench.bench_cost --cards 8 --call-microseconds 200   # many GPUs, under WSL2
     python -m tests.bench.bench_cost --processes 3000                    # many processes
     python -m tests.bench.bench_cost --beside OTHER/bin/wslgpud          # another version in the same run
+    python -m tests.bench.bench_cost --cards 0 --only node_exporter netdata    # a calm machine: no card, few tools
 
 All tools run at the same time, first without scraping (except by the Prometheus of the trio, which has no
 history otherwise), then scraped once per second. CPU time includes all processes of a tool, exited ones too,
@@ -327,26 +328,29 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=300, help="duration of each of the two parts")
     options.add_argument("--warm-up-seconds", type=float, default=60)
     options.add_argument("--real-gpu", action="store_true", help="use this machine's NVML, not the fake one")
-    options.add_argument("--cards", type=int, default=1, help="GPUs of the fake NVML, at most 8")
+    options.add_argument("--cards", type=int, default=1, help="GPUs of the fake NVML, at most 8; 0: no NVML")
     options.add_argument("--call-microseconds", type=int, default=0, help="latency of each call to the fake NVML")
     options.add_argument("--processes", type=int, default=0, help="additional sleeping processes")
     options.add_argument("--beside", type=Path, help="wslgpud of another version, to be measured in the same run")
+    options.add_argument("--only", nargs="*", metavar="NAME", help="the alternatives to measure; default: all")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     if chosen.fetch:
         peers.fetch()
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tools are ended too
-    if not chosen.real_gpu and not shutil.which("cc"):
+    faked = bool(chosen.cards) and not chosen.real_gpu
+    if faked and not shutil.which("cc"):
         raise SystemExit("no C compiler (cc) for the stand-in of NVIDIA's library")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        library = None if chosen.real_gpu else fake_library(folder, chosen.cards, chosen.call_microseconds)
+        library = fake_library(folder, chosen.cards, chosen.call_microseconds) if faked else None
         for _ in range(chosen.processes):
             stack.callback(subprocess.Popen(["sleep", "infinity"]).kill)
         theirs, missing = others(folder)
         before = [ours(folder / "before", library, chosen.beside)] if chosen.beside else []
-        tools = [ours(folder / "ours", library), *before, *theirs]
+        wanted = [tool for tool in theirs if chosen.only is None or tool.name in chosen.only]
+        tools = [ours(folder / "ours", library), *before, *wanted]
         for tool in tools:
             stack.enter_context(running(tool, library, folder))
         for tool in tools:

@@ -133,9 +133,9 @@ def cost_table() -> str:
     return table(measured()["rows"]) + "\n"
 
 
-def cost_on_a_card_table(card: str) -> str:
-    """Return what each costs beside a training on an "h100" or "h200", with their own NVML."""
-    return table(json.loads(MEASURED.with_name(f"cost-{card}.json").read_text())["rows"]) + "\n"
+def other_cost_table(run: str) -> str:
+    """Return the same of another run: "h200" beside a training on a real card, "calm" without one and few tools."""
+    return table(json.loads(MEASURED.with_name(f"cost-{run}.json").read_text())["rows"]) + "\n"
 
 
 def peers_table() -> str:
