@@ -33,7 +33,7 @@ AWAY_SECONDS = 3600
 #: until all are connected, have committed, and are in step with the clock again
 WARM_UP_SECONDS = 75
 #: tables whose size is listed separately
-TABLES = {"samples": ("chunk", "block"), "summaries": ("rollup_minute", "rollup_hour")}
+TABLES = {"samples": ("chunk",), "summaries": ("rollup_minute", "rollup_hour")}
 #: time of each machine's newest sample, with one sample per second
 NEWEST = "SELECT max(ms + (ticks - 1) * 1000) / 1000.0 FROM batch GROUP BY slot >> 34"
 
@@ -113,12 +113,16 @@ def _caught_up(fleet: Fleet, server: PostgreSQL, away: int, seconds: int) -> dic
     return {"machines": away, "away_seconds": seconds, "samples": samples, "seconds": took, **meter.read()}
 
 
+def _samples(fleet: Fleet) -> int:
+    return int(fleet.query("SELECT sum(samples) FROM chunk")[0][0])
+
+
 def _sealed(fleet: Fleet, server: PostgreSQL, chunks: int) -> dict[str, Any]:
     """Seal the complete quarters of an hour on the server."""
     meter = Meter(server)
     fleet.look_after()
     took = wait_until(lambda: fleet.query("SELECT count(*) FROM chunk") == [(chunks,)])
-    samples = int(fleet.query("SELECT sum(ticks) FROM chunk")[0][0]) * fleet.series
+    samples = _samples(fleet)
     sizes = {}
     for name, tables in TABLES.items():
         total = " + ".join(f"pg_total_relation_size('{table}')" for table in tables)
@@ -205,12 +209,11 @@ def _questions(fleet: Fleet, begin: float) -> dict[str, float]:
 
 def _retention(fleet: Fleet, server: PostgreSQL) -> dict[str, Any]:
     """Advance time until everything sealed has expired."""
-    ((ticks,),) = fleet.query("SELECT sum(ticks) FROM chunk")
-    meter = Meter(server)
+    samples, meter = _samples(fleet), Meter(server)
     fleet.clock.now += (SETTINGS.raw_days + 1) * DAY
     fleet.look_after()
     seconds = wait_until(lambda: fleet.query("SELECT count(*) FROM chunk") == [(0,)])
-    return {"samples": int(ticks) * fleet.series, "seconds": seconds, **meter.read()}
+    return {"samples": samples, "seconds": seconds, **meter.read()}
 
 
 def central_database(known: Sequence[Line], machines: int, seconds: int) -> dict[str, Any]:
