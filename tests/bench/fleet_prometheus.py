@@ -54,7 +54,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.server.body(int(self.path.split("/")[1]))
         self.send_response(200)
-        self.send_header("Content-Type", OPENMETRICS.content_type)
+        self.send_header("Content-Type", OPENMETRICS)
         self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
