@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+from tests.sampling.test_assessor import SteppingClock
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, NoData, SourceError
@@ -19,19 +20,6 @@ from wslgpud.sampling.sampler import LATENESS, Sampler
 from wslgpud.sources import Source
 
 VALUE = MetricSpec("test_value", "gauge", "", "A value.")
-
-
-class SteppingClock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def wall(self) -> float:
-        return self.now + 1e9
-
-    def mono(self) -> float:
-        return self.now
 
 
 def source(

@@ -71,7 +71,8 @@ def test_each_kind_of_row_goes_at_its_own_age_and_not_before(file, settings, clo
 @pytest.mark.slow
 def test_beyond_the_size_limit_the_oldest_samples_go_first(file, settings, clock, made, monkeypatch):
     limit = 2_000_000
-    monkeypatch.setattr(writer, "CHECKPOINT_PAGES", 64)  # the log is as small beside this limit as beside real ones
+    # both a tenth: of the least limit that can be configured, and of the log
+    monkeypatch.setattr(writer, "CHECKPOINT_PAGES", writer.CHECKPOINT_PAGES // 10)
     noise = random.Random(1)
     with Store(file, replace(settings, max_bytes=limit), host_name="pc", clock=clock) as store:
         sizes = []
