@@ -55,9 +55,9 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         wslgpud wslconfig check --file /etc/wsl.conf
     """
     host, reported = host_at(host_root), []
-    # The optional file first: without the other, the command ends.
+    # The optional file first: where Windows' user is not known, the command ends at the other.
     for wanted in (WSL_CONF, WSLCONFIG) if file is None and host.exists(WSL_CONF_PATH) else (WSLCONFIG,):
-        place, document = files.named(host, file, wanted)
+        place, document = files.named(host, file, wanted, missing=file is None)
         declared = files.declared(place)
         parsed = wsl_config.parse(document.text, place, declared)
         # Querying Windows takes a second: only where its answer matters.
@@ -98,7 +98,7 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
         wslgpud wslconfig show
     """
     host = host_at(host_root)
-    place, document = files.named(host, file)
+    place, document = files.named(host, file, missing=file is None)
     rows = compare.rows(wsl_config.parse(document.text, place), host)
     if as_json:
         names = ("key", "file", "machine", "state", "default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,20 @@ def test_limits_in_force_differ_from_those_awaiting_a_restart():
     assert states["wsl2.processors"] == "waiting"
     assert states["wsl2.dnsProxy"] == "not visible"
     assert states["wsl2.gpuSupport"] == "default"
+
+
+def test_without_a_wslconfig_wsl_conf_is_checked_all_the_same(tmp_path):
+    shutil.copytree(HOSTS / "wsl2-idle", tmp_path / "machine")
+    (tmp_path / "machine/root/mnt/c/Users/user/.wslconfig").unlink()
+    file = tmp_path / "machine/root/etc/wsl.conf"
+    where = ("--json", "--host-root", tmp_path / "machine")
+    right = run("check", *where)
+    file.write_text("[boot]\nsystemd=yes\n")
+    wrong, shown = run("check", *where), run("show", *where)
+
+    assert (right.exit_code, json.loads(right.output)) == (0, [])
+    assert (wrong.exit_code, [one["line"] for one in json.loads(wrong.output)]) == (1, [2])
+    assert {row["state"] for row in json.loads(shown.output)} == {"default"}
 
 
 def windows(root: Path, *people: str) -> Host:

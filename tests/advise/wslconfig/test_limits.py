@@ -19,7 +19,7 @@ LITTLE = "write memory=8GB or more"
 @pytest.mark.parametrize(
     ("line", "windows", "fixes"),
     [
-        ("memory=0", None, [LITTLE]),
+        ("memory=0", None, []),
         ("memory=1", None, ["write memory=1GB"]),
         ("memory=511", None, ["write memory=511GB"]),
         ("memory=512", None, ["write memory=512MB"]),
@@ -148,6 +148,8 @@ def test_the_shares_of_a_preset_are_told():
         ("wsl2.nestedVirtualization", False, False, True),
         ("wsl2.processors", 8, 8, True),
         ("wsl2.processors", 8, 16, False),
+        ("wsl2.memory", 0, 40 * GIB, True),
+        ("wsl2.processors", 0, 16, True),
     ],
 )
 def test_a_setting_is_in_force_within_what_the_kernel_keeps(path, wanted, has, fit):
@@ -165,12 +167,13 @@ def test_the_settings_a_machine_shows_are_read_from_its_files(tmp_path: Path) ->
     nothing = facts()
     nothing.pop("networkingMode", None)
     assert nothing == {"gpuSupport": False}
+    assert "guiApplications" not in facts(mnt__wslg__run__user__x="")
     found = facts(
         proc__meminfo="MemTotal: 2048 kB\nSwapTotal: 0 kB\n",
         proc__stat="cpu  1\ncpu0 1\ncpu1 1\n",
         proc__cmdline="psi=1\n",
         proc__cpuinfo="flags\t: fpu vmx\n",
-        mnt__wslg__x="",
+        proc__self__mounts="none /mnt/wslg tmpfs rw,relatime 0 0\n",
         dev__dxg="",
     )
     found.pop("networkingMode", None)

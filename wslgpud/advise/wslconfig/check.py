@@ -164,7 +164,7 @@ def _unreadable(entry: Entry, parsed: Parsed) -> Remark:
 
 
 def _unknown(entry: Entry, parsed: Parsed) -> Remark:
-    """Return why WSL ignores a key that it does not know there: what it was meant to be, and what to write instead."""
+    """Return why WSL ignores a key that it does not know there, and the fix: the key that was meant, or its place."""
     name, file = entry.name.lower(), parsed.file
     other = WSL_CONF if file is WSLCONFIG else WSLCONFIG
     alone = other.by_name.get(name) if name not in file.by_name else None
@@ -293,7 +293,7 @@ def _odd_size(value: str, key: WslKey, result: int, memory_bytes: int | None) ->
                 "(microsoft/WSL#11144)"
             )
         yield Remark(why, _write(key, f"{value}{'MB' if result >= 512 else 'GB'}"))
-    elif key.name == "memory" and result < _MIN_BYTES:
+    elif key.name == "memory" and 0 < result < _MIN_BYTES:
         yield Remark(say("{value} is too little for training", value=value), say("write memory=8GB or more"))
     elif key.name == "memory" and memory_bytes and result > most_bytes:
         why = say(
@@ -316,7 +316,7 @@ def _refuses_all(options: str) -> bool:
 
 
 def _beside(entry: Entry, key: WslKey, parsed: Parsed) -> Iterator[Remark]:
-    """Yield what is wrong with a line where it stands, and beside the others."""
+    """Yield the faults of a line's position, and its conflicts with other lines."""
     if key.old_section and entry.written.lower().startswith(f"{key.old_section}."):
         why = say("it has moved to [{section}]; WSL still accepts it here", section=key.section)
         yield Remark(why, say("move the line below a line [{section}]", section=key.section))

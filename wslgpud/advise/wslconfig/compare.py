@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.probes.wsl_config import WSLCONFIG, Parsed, Value, WslKey
+from wslgpud.sources.disk import mounts
 from wslgpud.sources.memory import meminfo
 from wslgpud.words.units import size
 
@@ -47,9 +48,12 @@ def rows(parsed: Parsed, host: Host) -> list[SettingRow]:
 
 
 def fits(path: str, wanted: Value, has: Fact) -> bool:
-    """Return whether the machine's value matches the file's."""
+    """Return whether the machine's value matches the file's.
+
+    WSL takes 0 for all processors and the usual share of the memory: ``Config::Initialize``, see check.py.
+    """
     if path == "wsl2.memory":
-        return int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES <= int(has) <= int(wanted)
+        return not wanted or int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES <= int(has) <= int(wanted)
     if path == "wsl2.swap":
         return abs(int(wanted) - int(has)) <= _SWAP_SLACK_BYTES
     if path == "wsl2.kernelCommandLine":
@@ -59,7 +63,7 @@ def fits(path: str, wanted: Value, has: Fact) -> bool:
         return one == other
     if path == "wsl2.nestedVirtualization":
         return bool(wanted) or not has  # true without support by the processor is no mistake
-    return wanted == has
+    return wanted == has or (path == "wsl2.processors" and int(wanted) <= 0)
 
 
 def facts(host: Host) -> dict[str, Fact]:
@@ -75,7 +79,8 @@ def facts(host: Host) -> dict[str, Fact]:
     with contextlib.suppress(NoData, SourceError):  # WSL before 2.0 has no wslinfo
         found["wsl2.networkingMode"] = host.run(["wslinfo", "--networking-mode"], 2.0).strip()
     found["wsl2.gpuSupport"] = host.exists("/dev/dxg")
-    if host.exists("/mnt/wslg"):
+    # Switched off, a plain folder of that name stays: https://github.com/microsoft/WSL/issues/11934
+    if any(mount.point.endswith("/wslg") for mount in mounts(host.read_optional("/proc/self/mounts"))):
         found["wsl2.guiApplications"] = True
     if flags := host.read_optional("/proc/cpuinfo"):
         found["wsl2.nestedVirtualization"] = bool(re.search(r"^flags\b.*\b(vmx|svm)\b", flags, re.MULTILINE))

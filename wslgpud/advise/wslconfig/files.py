@@ -150,7 +150,7 @@ def named(
 
 
 def wanted(settings: Iterable[str], known: Collection[WslFile]) -> dict[WslFile, dict[str, str]]:
-    """Return what ``wsl2.memory=24GB`` and the like want of each file. Raises CannotSet: WSL does not know a key."""
+    """Return the values in ``wsl2.memory=24GB`` and the like, by file. Raises CannotSet: WSL does not know a key."""
     found: dict[WslFile, dict[str, str]] = {}
     for setting in settings:
         path, equals_sign, value = setting.partition("=")
