@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import socket
 import tarfile
 from collections.abc import Sequence
@@ -247,6 +248,7 @@ def test_unasked_or_absent_things_are_reported_not_guessed():
     [
         (Stress(), [TORCH], "good"),
         (Stress(), [TorchFacts("", failure="it is gone")], "note"),
+        (Stress(), [TorchFacts("/t/bin/python", failure="it is gone")], "note"),
         (Stress(schedule="off"), [TORCH], "not applicable"),
     ],
 )
@@ -425,6 +427,16 @@ def test_leftover_session_relays_are_seen_before_sessions_fail(tmp_path, count, 
     found = finding(host, "wsl.relays")
 
     assert (found.state, str(count) in str(found.found)) == (state, True)
+
+
+def test_a_command_to_paste_holds_no_file_name_as_shell_code(tmp_path):
+    folder = copied(tmp_path, "wsl2-vram-full").recording("host.json").parent
+    recorded = json.loads((folder / "host.json").read_text())
+    recorded["links"]["/proc/9309/fd/12"] = "/mnt/c/it's $(reboot)/x"
+    (folder / "host.json").write_text(json.dumps(recorded))
+    (told,) = [one for one in run(RecordedHost(folder), CONFIG) if one.id == "data.windows_drive"]
+
+    assert shlex.split(str(told.remedy))[-2:] == ["/mnt/c/it's $(reboot)/", "~/data/"]
 
 
 def test_a_full_windows_drive_is_seen_though_linux_has_space(tmp_path):

@@ -192,6 +192,18 @@ def test_the_desktop_on_the_card_is_named_by_windows(tmp_path: Path) -> None:
     assert "(chrome.exe 2.1 GiB, dwm.exe 922 MiB in Windows)" in str(told.found)
 
 
+def test_a_driver_that_lists_no_programs_blames_no_desktop(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "wsl2-idle", tmp_path / "machine")
+    file = tmp_path / "machine/nvml.json"
+    recorded = json.loads(file.read_text())
+    for kind in ("Compute", "Graphics"):
+        recorded["gpus"][0][f"nvmlDeviceGet{kind}RunningProcesses_v3"] = {"error": "NOT_SUPPORTED"}
+    file.write_text(json.dumps(recorded))
+    (told,) = [f for f in run(RecordedHost(tmp_path / "machine"), Config()) if f.id == "gpu.desktop"]
+
+    assert told.state == "could not tell"
+
+
 @pytest.mark.parametrize(
     ("status", "named"),
     [

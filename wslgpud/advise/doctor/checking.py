@@ -35,7 +35,7 @@ from wslgpud.words import Fact, Message, MessageLike, cause, say
 from wslgpud.words.units import one_line
 
 _ABOUT = record({**dict.fromkeys(("version", "windows", "language"), text), "administrator": flag})
-#: what of a daemon's status is used; the service's account, which root need not trust, owns the socket
+#: the parts of a daemon's status that are used; the service's account, which root need not trust, owns the socket
 _STATUS = record(
     {},
     {
@@ -112,7 +112,8 @@ class Gpus(NamedTuple):
     """NVML's answers: the cards, their identity by label name, the library; or why there are none.
 
     ``lost`` maps the index of each card that the driver counts and that does not answer to NVML's error; ``divided``
-    are the indexes of those with MIG, ``denied`` says that NVML refused some call for lack of rights.
+    are the indexes of those with MIG, ``unlisted`` of those whose programs the driver does not list; ``denied`` says
+    that NVML refused some call for lack of rights.
     """
 
     samples: tuple[GpuSample, ...] = ()
@@ -121,6 +122,7 @@ class Gpus(NamedTuple):
     error: MessageLike = ""
     lost: Mapping[str, str] = MappingProxyType({})
     divided: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
     denied: bool = False
 
 
@@ -246,8 +248,10 @@ class Evidence:
         # In a recording, NVML's "library" is the file with its answers.
         used = (_labels(r)["path"] for r in own if r.spec is gpu_source.LIBRARY and self.host.live)
         divided = frozenset(r.labels[0] for r in sample.readings if r.spec is gpu_source.MIG and r.value)
+        cards, listed = sample.gpus or (), {r.labels[0] for r in sample.readings if r.spec is gpu_source.PROCESSES}
+        unlisted = frozenset(str(gpu.index) for gpu in cards) - listed
         denied = any(r.spec is gpu_source.ERRORS and r.labels == ("NO_PERMISSION",) for r in own)
-        return Gpus(sample.gpus or (), identities, next(used, ""), "", source.lost, divided, denied)
+        return Gpus(cards, identities, next(used, ""), "", source.lost, divided, unlisted, denied)
 
     @cached_property
     def wslconfig(self) -> WslConfig:
@@ -363,7 +367,7 @@ CHECKS: list[Check] = []
 
 
 def check(name: str, title: str, *needs: Need) -> Callable[[Look], Look]:
-    """Register a function as a check; ``needs`` is what the machine must have for it to apply.
+    """Register a function as a check; ``needs`` lists the conditions under which it applies.
 
     Its docstring says why it matters to people who train models, and is shown with the finding.
     """

@@ -160,7 +160,7 @@ def cuda(machine: Evidence) -> Outcome:
     if newer:
         text = template("the driver supports CUDA {driver}: {torches} runs, except for code that must compile PTX")
         return note(text, update, **facts)
-    return good("the driver supports CUDA {driver}; {torches}", **facts)
+    return good(filled(template("the driver supports CUDA {driver}[; {torches}]"), facts))
 
 
 def _too_new(machine: Evidence, cuda: str) -> Iterator[tuple[str, str]]:
@@ -222,7 +222,8 @@ def kernel(machine: Evidence) -> Outcome:
     """torch.cuda.is_available() is true even where no kernel can run."""
     failed = [t for t in machine.torches if t.failure or (t.cuda and not t.ran)]
     if not failed:
-        return Outcome("good", _torches(machine))
+        ran = any(t.ran for t in machine.torches)
+        return Outcome("good", _torches(machine)) if ran else skipped("no torch runs on the card")
     wrong, blind = say("it computes wrong results"), say("torch sees no CUDA device")
     whys = [(t.python, t.failure or t.kernel or (wrong if t.capabilities else blind)) for t in failed]
     found = all_of(say("{python}: {why}", python=python, why=why) for python, why in whys)
@@ -273,9 +274,8 @@ def nightly(machine: Evidence) -> Outcome:
         return skipped("the nightly test is off")
     if machine.torch is None:
         return unknown("torch was not checked")
-    if machine.torches:
-        return Outcome("good", machine.torches[0].python)
-    return Outcome("note", machine.torch[0].failure, optional_packages.remedy("stress"))
+    python, failure = machine.torch[0].python, machine.torch[0].failure
+    return Outcome("note", failure, optional_packages.remedy("stress")) if failure else Outcome("good", python)
 
 
 @check("cuda.toolkit", "CUDA toolkit")
@@ -305,7 +305,10 @@ def toolkit(machine: Evidence) -> Outcome:
 @check("gpu.desktop", "VRAM held by the desktop", "gpu")
 def desktop(machine: Evidence) -> Outcome:
     """VRAM held by the desktop and WSLg is lost to training."""
-    known = [gpu for gpu in machine.gpus.samples if gpu.used_bytes is not None]
+    unlisted = machine.gpus.unlisted
+    known = [gpu for gpu in machine.gpus.samples if gpu.used_bytes is not None and str(gpu.index) not in unlisted]
+    if not known:
+        return unknown("the driver does not report how much is in use, or by which programs")
     for gpu in known:
         if any(p.pid and p.name.lstrip("/") != "Xwayland" for p in gpu.processes):
             return skipped("programs here are using {resource} now", resource=f"gpu{gpu.index}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -231,7 +232,8 @@ def windows_drive(machine: Evidence) -> Outcome:
     if not names:
         return skipped("no training is running")
     for pid, path in open_there(machine.host, names, points):
-        copy = f"mkdir -p ~/data && rsync -a --info=progress2 '{path.rpartition('/')[0]}/' ~/data/"
+        folder = shlex.quote(f"{path.rpartition('/')[0]}/")  # to be pasted; anybody may open a file of any name
+        copy = f"mkdir -p ~/data && rsync -a --info=progress2 {folder} ~/data/"
         return problem("{program} (pid {pid}) has {path} open", copy, program=names[pid], pid=pid, path=path)
     return good("nothing open on {drives}", drives=tuple(points))
 
