@@ -225,6 +225,17 @@ def test_a_mean_needs_half_of_its_time_and_growth_ten_seconds() -> None:
     assert (trail.last(key), trail.last(CurveKey("none"))) == (60.0, None)
 
 
+def test_what_a_silent_source_told_last_is_not_told_as_current() -> None:
+    trail, key = steady(CurveKey("cpu"), 0.9), CurveKey("cpu")
+    trail.add(counted(69.0))
+    assert (trail.last(key), trail.mean(key, 30.0)) == (0.9, pytest.approx(0.9))
+    trail.add(counted(69.5))
+    assert (trail.last(key), trail.mean(key, 20.0)) == (None, None)
+    trail.add(counted(109.5))
+    assert trail.growth(key) is None
+    assert len(trail.points(key)) == 60
+
+
 def test_the_processor_is_busy_unless_idle_or_waiting_for_disks() -> None:
     assert busy_share({"user": 1.0, "idle": 2.0, "iowait": 1.0}) == 0.25
     assert (busy_share({"user": 1.0, "idle": 3.0}), busy_share({"user": 4.0}), busy_share({})) == (0.25, 1.0, None)

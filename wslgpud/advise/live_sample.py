@@ -108,21 +108,23 @@ class RecentSeries:
         return list(self._curves)
 
     def points(self, key: CurveKey, seconds: float = math.inf) -> Sequence[tuple[float, float]]:
-        """Return the last ``seconds`` of a curve, oldest first; empty when unknown."""
+        """Return what is known of a curve in the ``seconds`` before the last sample, oldest first."""
         if not (curve := self._curves.get(key)):
             return ()
-        return tuple(point for point in curve if point[0] >= curve[-1][0] - seconds)
+        now = self._last.mono if self._last else curve[-1][0]
+        return tuple(point for point in curve if point[0] >= now - seconds)
 
     def last(self, key: CurveKey) -> float | None:
-        curve = self._curves.get(key)
+        """Return the last value of a curve; None where its source has been silent for a while."""
+        curve = self.points(key, STALE_SECONDS)
         return curve[-1][1] if curve else None
 
     def mean(self, key: CurveKey, seconds: float) -> float | None:
         """Return the mean of the last ``seconds``, None where less than half of them are known."""
-        curve = self.points(key)
+        curve = self.points(key, seconds)
         if not curve or curve[-1][0] - curve[0][0] < seconds / 2:
             return None
-        return fmean(value for _, value in self.points(key, seconds))
+        return fmean(value for _, value in curve)
 
     def growth(self, key: CurveKey) -> float | None:
         """Return the rise of a curve per second over the last minute; None before ten seconds."""
@@ -208,7 +210,7 @@ def hints(look: LiveSample, trail: RecentSeries) -> list[Hint]:
 
 
 def _waiting_gpus(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
-    """Find a training whose card waits, and for what, if known."""
+    """Find a training whose card waits, and the reason, if known."""
     # A stress run's worker has torch loaded and a card half busy, but is not a training.
     stress = any(work["kind"] == "stress" for work in look.document.get("running", ()))
     if stress or not any("training" in p["roles"] for p in look.document["processes"]):
