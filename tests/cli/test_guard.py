@@ -22,6 +22,7 @@ from wslgpud.cli import app
 from wslgpud.cli.guard import _line, _run
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, RecordedHost
+from wslgpud.model import GpuSample
 from wslgpud.words.units import size
 
 GIB = 1 << 30
@@ -34,10 +35,8 @@ BUILD = ["make", "all"]
 @pytest.fixture
 def cards() -> Iterator[VramWatch]:
     """Two recorded cards, of which the first has 5.5 GiB free and the program took 2 GiB."""
-    found = VramWatch(MACHINE, Config(sampling=Sampling(gpu_timeout_seconds=30.0)))
-    found.start()
-    yield found
-    found.stop()
+    with VramWatch(MACHINE, Config(sampling=Sampling(gpu_timeout_seconds=30.0))) as found:
+        yield found
 
 
 def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
@@ -119,6 +118,21 @@ def test_the_line_never_fills_the_terminals_last_column(
     columns: int | None, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(line(columns, monkeypatch, 120.0, peak_bytes=GIB, stopped=2)) == cells
+
+
+def test_the_peak_vram_of_a_fallback_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, peaks = iter([9 * GIB, 3 * GIB]), list[int]()
+
+    def run(_guarded: GuardedCommand, _host: Host, _log: io.BytesIO, vram: VramWatch, *_: Any, **__: Any) -> RunStats:
+        vram._note(GpuSample(99, "GPU-99", "RTX", 16 * GIB, next(used)))
+        peaks.extend(card.peak_bytes for card in vram.cards if card.index == 99)
+        return RunStats(code=3)
+
+    monkeypatch.setattr("wslgpud.cli.guard._run", run)
+    monkeypatch.setattr(tree, "adopt_orphans", lambda: None)
+    CliRunner().invoke(app, ["guard", "--state", str(tmp_path), "--fallback", "plan b", "--", "make"])
+
+    assert peaks == [9 * GIB, 3 * GIB]
 
 
 @pytest.mark.parametrize(

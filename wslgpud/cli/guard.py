@@ -75,23 +75,21 @@ def guard(
         environment = training.environment(environment) if inside else environment
         return GuardedCommand(command, environment, limit, pause, number, expected)
 
-    guarded = ordered(command)
-    vram = VramWatch(host, loaded(config).config)
-    file, opened = (log, opened_log(log)) if log else own_log(folder, command)
-    vram.start()
-    try:
-        with opened as stream:
+    def ran(guarded: GuardedCommand) -> RunStats:
+        with VramWatch(host, settings) as vram:  # one for each: its peaks are those of one command
             stats = _run(guarded, host, stream, vram, known, folder, inside=inside)
-            _sum_up(stats, guarded, file)
-            if not stats.interrupted:  # the peaks of an interrupted run are incomplete
-                known = _remember(folder, guarded, stats)
-            if stats.code and not stats.interrupted and fallback:
-                _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
-                guarded = ordered(["/bin/sh", "-c", fallback])
-                stats = _run(guarded, host, stream, vram, known, folder, inside=inside)
-                _sum_up(stats, guarded, file)
-    finally:
-        vram.stop()
+        _sum_up(stats, guarded, file)
+        return stats
+
+    settings, guarded = loaded(config).config, ordered(command)
+    file, opened = (log, opened_log(log)) if log else own_log(folder, command)
+    with opened as stream:
+        stats = ran(guarded)
+        if not stats.interrupted:  # the peaks of an interrupted run are incomplete
+            known = _remember(folder, guarded, stats)
+        if stats.code and not stats.interrupted and fallback:
+            _say("it failed with status {code}; trying once: {command}", code=stats.code, command=fallback)
+            stats = ran(ordered(["/bin/sh", "-c", fallback]))
     raise SystemExit(stats.code)
 
 
@@ -103,7 +101,7 @@ def _run(
         _say(message)
     files, trains = OwnedFiles(host), not inside
     name = past_runs.short_name(guarded.command)  # arguments may hold secrets, and everybody may read it
-    with Relay(log, live=True) as relay, Note(host, "guard", name, who=name, state_folder=folder) as note:
+    with Relay(log) as relay, Note(host, "guard", name, who=name, state_folder=folder) as note:
 
         def show(stats: RunStats, left: MemoryLeft, run: GuardedRun) -> None:
             nonlocal trains
@@ -214,13 +212,13 @@ def sweep(
     if "{}" not in command:
         shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
         raise Fault("the command has no placeholder for the value: write {command}", command=shown)
-    from wslgpud.advise.guard.sweeping import Sweep  # what 'wslgpud guard' does not need
+    from wslgpud.advise.guard.sweeping import Sweep  # not needed by 'wslgpud guard'
     from wslgpud.series.plots import plot_sweep
 
     limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
     tried = Sweep(Host(), loaded(config).config, command, gpu, timeout_seconds=limit, anyway=anyway)
-    steps = [*tried.run(values)]
+    steps = tried.run(values)
     end = "\n".join([current().text(tried.end), *(f"  {line}" for line in tried.last_lines)])
     documents = [dataclasses.asdict(step) for step in steps]
     if as_json:

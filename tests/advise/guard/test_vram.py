@@ -50,9 +50,8 @@ def test_a_card_reporting_no_use_or_too_much_changes_nothing(watch: VramWatch) -
 
 
 def test_the_cards_of_this_machine_are_asked_in_a_thread(watch: VramWatch) -> None:
-    watch.start()
-    cards = watch.first_answer()
-    watch.stop()
+    with watch:
+        cards = watch.first_answer()
 
     assert [one.index for one in cards] == [0, 1], "it waited for the first answer"
     assert all(0 <= one.start_bytes < one.total_bytes for one in cards)

@@ -1,8 +1,7 @@
-"""The peaks of earlier runs, in one small file of the user's, and what a command is therefore expected to take.
+"""The peaks of earlier runs, in one small file of the user's, and the memory that a command will therefore need.
 
 ``commands`` holds for each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond the use before,
-``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` after an OOM kill (it needs at least its peak
-then), seconds and exit status.
+``compiler_bytes`` of the largest compiler, and ``jobs`` at once.
 """
 
 from __future__ import annotations
@@ -62,16 +61,14 @@ class PastRuns:
         """Take over a run that has ended; the last one counts, as sources and flags change."""
         before = self.commands.pop(command, {})
         facts = {
-            "seconds": round(stats.seconds, 1),
             "peak_bytes": stats.peak_bytes,
             "compiler_bytes": stats.compiler_bytes,
             "vram_bytes": {card.key: card.taken_bytes for card in stats.cards},
             "jobs": jobs,
-            "code": stats.code,
         }
         if stats.oom_kills:  # it needs at least this much; a compiler's need is unknown
             peak = max(stats.peak_bytes or 0, before.get("peak_bytes") or 0)
-            facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
+            facts |= {"peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
         self.commands[command] = facts
         for old in list(self.commands)[:-MAX_COMMANDS]:
             del self.commands[old]
@@ -107,7 +104,7 @@ class JobsError(MessageError):
 def jobs_for(
     command: Sequence[str], host: Host, jobs: str, known: PastRuns, environ: Mapping[str, str]
 ) -> tuple[int, dict[str, str], MessageLike]:
-    """Return a job's expected memory, the environment that limits jobs, and what to say of them. Raises JobsError.
+    """Return a job's expected memory, the environment that limits jobs, and a message about them. Raises JobsError.
 
     ``jobs`` is a number, ``auto`` (as many as fit) or ``off``.
     """
@@ -139,7 +136,7 @@ def peaks(guarded: GuardedCommand, host: Host, vram: VramWatch, known: PastRuns)
 
 
 def too_large(peaks: Mapping[str, int], host: Host, vram: VramWatch) -> Iterator[Message]:
-    """Yield which of the peaks is more than what is free now."""
+    """Yield a message about each peak that is more than is free now."""
     left = memory_left(host)
     free = {"ram": left.available_bytes + left.swap_bytes}
     if peaks.keys() - free.keys():

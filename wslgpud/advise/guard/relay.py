@@ -38,12 +38,9 @@ _KEPT_LOGS, _MAX_LOGS = 20, 10_000
 class Relay:
     """A child's output. On a terminal the child gets a terminal too and keeps its colours and progress bars."""
 
-    def __init__(self, log: BinaryIO | None, *, live: bool, quiet: bool = False) -> None:
-        """Open the streams; the log is unbuffered and gets all output.
-
-        ``live`` keeps a line on standard error, if that is a terminal; ``quiet`` suppresses all other output.
-        """
-        self._log, self._live, self._quiet = log, live and os.isatty(2), quiet
+    def __init__(self, log: BinaryIO | None, *, quiet: bool = False) -> None:
+        """Open the streams; the log is unbuffered and gets all output. ``quiet`` shows the live line only."""
+        self._log, self._live, self._quiet = log, os.isatty(2), quiet
         self._line, self._at_start = b"", True
         #: the end of the output, for ``summary.explanation``
         self.tail = b""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +19,8 @@ from wslgpud.sources.wsl import generation
 
 #: A compiler allocates hundreds of megabytes per second: with --pause, sample before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
-_ASK_SECONDS = 0.02
+#: Without output, only polling shows the command's end.
+_POLL_SECONDS = 0.1
 #: Compilers that must have ended before their peaks replace the defaults.
 _ENOUGH_SEEN = 3
 #: If a run shorter than this showed no more than the shell that starts it, the command itself was not sampled.
@@ -36,8 +35,6 @@ TIMED_OUT = 124
 #: Passed on to the whole tree, as a terminal does; other signals are not handled.
 _TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGUSR1, signal.SIGUSR2)
-#: Prefer the build as OOM victim: not WSL's init, nor an editor with unsaved work.
-_OOM_SCORE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +90,7 @@ class GuardedRun:
         Raises:
             OSError: no shell could be started.
         """
-        adjust = f"echo {_OOM_SCORE} >/proc/self/oom_score_adj 2>/dev/null"
-        line = ["/bin/sh", "-c", f'{adjust}; exec "$@"', "sh", *self.guarded.command]
+        line = ["/bin/sh", "-c", 'exec "$@"', "sh", *self.guarded.command]
         before = memory_left(self.host)
         self._started_at = self._looked_at = self.host.clock.mono()
         with self._signals_pass() as arrived:
@@ -136,31 +132,20 @@ class GuardedRun:
                     return
             while arrived:
                 self._pass_signal(arrived.pop(0))
-            self._wait(max(0.0, min(due - self.host.clock.mono(), most)))
+            most_wait = most if self._relay.open else _POLL_SECONDS
+            self._relay.pump(max(0.0, min(due - self.host.clock.mono(), most_wait)))
             if self._child.poll() is not None:
                 due = 0.0
-
-    def _wait(self, seconds: float) -> None:
-        """Pass on output for this time; where no process can write any more, wait for the command's end."""
-        if self._relay.open:
-            self._relay.pump(seconds)
-            return
-        if self._child.returncode is None:
-            with contextlib.suppress(OSError):  # a kernel before 5.3
-                end = os.pidfd_open(self._child.pid)
-                select.select([end], [], [], seconds)
-                os.close(end)
-                return
-        time.sleep(min(seconds, _ASK_SECONDS))  # only polling shows the end of processes it has left behind
 
     def _look(self, now: float) -> list[Process]:
         seconds = now - self._started_at
         processes = self._tree()
         left = memory_left(self.host)
         self.stats.note(seconds, left, processes, self._memory.now_bytes(processes))
-        compilers = {p.key for p in processes if tree.is_compiler(p.name)}
-        self.stats.compilers_ended += len(self._compilers - compilers)
-        self._compilers = compilers
+        compilers = {p.key: p for p in processes if tree.is_compiler(p.name)}
+        tree.give_up_first(compilers[key] for key in compilers.keys() - self._compilers)
+        self.stats.compilers_ended += len(self._compilers - compilers.keys())
+        self._compilers = {*compilers}
         limit = self.guarded.timeout_seconds
         if limit is not None and seconds >= limit and self._ending_since is None:
             self.stats.timed_out = True

@@ -1,6 +1,6 @@
 """What there is to say of a guarded run: while it lasts, and at its end; if it failed, why.
 
-The reason is told by what was measured, and by the last lines: foreign text, trusted only for advice; a measurement
+The reason follows from measurements and from the last lines: foreign text, trusted only for advice; a measurement
 overrules it. Pure, but for the table of wordings.
 """
 
@@ -146,7 +146,7 @@ def progress(stats: RunStats, left: MemoryLeft, run: GuardedRun, vram: VramWatch
 
 
 def summary(stats: RunStats, guarded: GuardedCommand) -> Iterator[Message]:
-    """Yield what is known of a run that has ended."""
+    """Yield the lines that sum up a run."""
     command, took = shlex.join(guarded.command)[:60], clock(stats.seconds)
     if stats.timed_out:
         yield say("{command}: time limit reached after {time}", command=command, time=took)
@@ -239,7 +239,7 @@ def _advice(wording: Wording, stats: RunStats, *, wsl: bool) -> Message:
 
 
 def _refuted(wording: Wording, cards: Sequence[CardUse]) -> bool:
-    """Return whether no card was even half full, and what was asked for would have fitted.
+    """Return whether no card was even half full, and the requested memory would have fitted.
 
     A card that was filling may have been full a moment after the last sample.
     """

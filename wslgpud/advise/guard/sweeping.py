@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
@@ -92,46 +90,34 @@ class Sweep:
     end: MessageLike = ""
     last_lines: Sequence[str] = ()
 
-    def run(self, values: Sequence[str]) -> Iterator[SweepStep]:
-        """Yield the figures of each value."""
+    def run(self, values: Sequence[str]) -> list[SweepStep]:
+        """Return the figures of each value that was tried."""
         steps: list[SweepStep] = []
         for value in values:
-            vram = VramWatch(self.host, self.config)
-            vram.start()
-            try:
+            with VramWatch(self.host, self.config) as vram:
                 left = memory_left(self.host)
                 free = left.available_bytes - reserve(left.total_bytes)
                 vram_free = next((one.free_bytes for one in vram.first_answer() if one.index == self.gpu), None)
                 reason = too_much(steps, value, free, vram_free)
                 if reason and not self.anyway:
                     self.end = reason
-                    return
-                with tempfile.TemporaryFile(buffering=0) as log:
-                    step, interrupted = self.step(value, vram, log)
-                    steps.append(step)
-                    yield step
-                    if interrupted:  # even if the command then succeeded: Ctrl-C means stop
-                        self.end = say("interrupted at {value}", value=value)
-                    elif step.code:
-                        self.end = say("{value} ended with status {code}", value=value, code=step.code)
-                        self.last_lines = tail(log)
-                    if self.end:
-                        return
-            finally:
-                vram.stop()
+                else:
+                    steps.append(self.step(value, vram))
+            if self.end:
+                break
+        return steps
 
-    def step(self, value: str, vram: VramWatch, log: BinaryIO) -> tuple[SweepStep, bool]:
-        """Run the command with one value; also return whether it was interrupted."""
+    def step(self, value: str, vram: VramWatch) -> SweepStep:
+        """Run the command with one value."""
         line = self.command.replace("{}", shlex.quote(value))
         guarded = GuardedCommand(["/bin/sh", "-c", line], dict(os.environ), self.timeout_seconds)
-        with Relay(log, live=True, quiet=True) as relay:
+        with Relay(None, quiet=True) as relay:
             relay.show(f"[sweep] {line}"[:79])
             stats = GuardedRun(guarded, self.host, relay, vram).to_end()
+        if stats.interrupted:  # even if the command then succeeded: Ctrl-C means stop
+            self.end = say("interrupted at {value}", value=value)
+        elif stats.code:
+            self.end = say("{value} ended with status {code}", value=value, code=stats.code)
+            self.last_lines = relay.tail.decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         own = next((card.taken_bytes for card in stats.cards if card.index == self.gpu), None)
-        return SweepStep(value, stats.code, round(stats.seconds, 2), stats.peak_bytes, own), stats.interrupted
-
-
-def tail(log: BinaryIO) -> list[str]:
-    """Return the last lines of a log."""
-    log.seek(0)
-    return log.read()[-4096:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        return SweepStep(value, stats.code, round(stats.seconds, 2), stats.peak_bytes, own)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from wslgpud.host import Host
@@ -33,6 +34,8 @@ _COMPILER = re.compile(
     r"|(clang|clang\+\+)(-[\d.]+)?"
     r"|ld|ld\.(lld|gold|bfd|mold)|lld|mold|rustc|rust-lld|javac|swift-frontend|compile|link"
 )
+#: oom_score_adj of compilers: as if each held so many thousandths of the memory more
+_OOM_SCORE = 300
 _PR_SET_CHILD_SUBREAPER = 36
 #: At the end of its input, and so whenever we end, it resumes every process that was ever stopped; on running ones this
 #: has no effect.
@@ -121,6 +124,16 @@ def send(processes: Iterable[Process], number: signal.Signals) -> int:
     """Send a signal to exactly these processes and return the number reached; skip those that have ended."""
     exact = (ExactProcess(one.pid, one.start_ticks, one.uid) for one in processes)
     return sum(not exact_signals.send(one, number) for one in exact)
+
+
+def give_up_first(compilers: Iterable[Process]) -> None:
+    """Have the kernel kill these before others when memory runs out: not a training, nor an editor with unsaved work.
+
+    The rest of the tree keeps its chances: it may be a training.
+    """
+    for process in compilers:
+        with contextlib.suppress(OSError):  # ended, or of another user
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text(f"{_OOM_SCORE}", encoding="ascii")
 
 
 def to_stop(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.advise.guard.tree import Process, is_compiler
 from wslgpud.config import Config
@@ -20,6 +20,9 @@ from wslgpud.sources import cgroups, memory, parse_uint, table
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.words import Message, say
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: far smaller sizes do not matter for a build or a training
 _WORTH_BYTES = 16 << 20
@@ -244,14 +247,22 @@ class Shortage:
 
 
 class VramWatch:
-    """Queries NVML once per second, in a thread: a hung driver must not delay the time limit."""
+    """Queries NVML once per second while entered, in a thread: a hung driver must not delay the time limit."""
 
     def __init__(self, host: Host, config: Config) -> None:
         self._source = GpuSource(host, config)
         self._end, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
-        self.start = self._thread.start
         self._cards: dict[int, CardUse] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(2 * _GPU_SECONDS)
+        self._source.close()
 
     @property
     def pid(self) -> int | None:
@@ -267,12 +278,6 @@ class VramWatch:
         """Return the cards, once they have answered."""
         self._answered.wait(_FIRST_ANSWER_SECONDS)
         return self.cards
-
-    def stop(self) -> None:
-        """End the thread, and its child."""
-        self._end.set()
-        self._thread.join(2 * _GPU_SECONDS)
-        self._source.close()
 
     def _run(self) -> None:
         while not self._end.is_set():
