@@ -53,7 +53,7 @@ _USABLE = option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; by default 
 _ENGINE = option("--engine", "transformers|vllm", "program that runs a language model")
 _INPUT = option("--input", "SIZES", "one input of a model that reads no text, like 3x512x512 for a picture")
 _TRACED = "--mode --precision --optimizer --input --python"
-#: the options that only some have: by what runs a language model, else by the model's kind
+#: the options that only some models have: by the program that runs a language model, else by the model's kind
 _OPTIONS = {
     "transformers": f"{_TRACED} --engine --context --checkpointing --rank --all-linear",
     "vllm": "--engine --context --precision --gpu-memory-utilization",
@@ -70,7 +70,7 @@ _INPUTS = {"named": (3, 224, 224), "pipeline": (3, 1024, 1024)}
 #: Operations are measured on the card while at least this share of it is free: no training runs there.
 _IDLE_SHARE, _MEASURE_SHARE = 0.6, 0.8
 
-# Sizes of cards that people have, and what WSL2 and a desktop leave of them (6 to 9 % are theirs).
+# Sizes of common cards, and the share that WSL2 and a desktop leave (they take 6 to 9 %).
 _COMMON_GIB, _USABLE_SHARE = (8, 12, 16, 24, 32, 48, 80, 96), 0.92
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 
@@ -78,7 +78,7 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([MGT]?)(?:i?B)?", re.IGNORECASE)
 _MIN_BYTES = 1 << 20
 _DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
-#: says what a model takes; NoEstimate: it cannot
+#: returns the memory of a model; NoEstimate: it cannot
 Engine = Callable[[NamedModel, Plan], Estimate]
 
 
@@ -154,7 +154,7 @@ def fit(
 
 
 def _tracer(settings: Config, python: str, card: GpuSample | None, state: Path | None) -> Engine:
-    """Return what asks models in the Python that trains here; if there is none, what says so."""
+    """Return the engine that asks models in the Python that trains here; without one, an engine that says so."""
     try:
         interpreter = find_python(python or settings.stress.python, os.environ, data_folder(state))
     except NoTorch as error:
@@ -173,7 +173,7 @@ def _unasked(why: MessageLike, _source: NamedModel, _plan: Plan) -> Estimate:
 
 
 def _share_of(whole: Usable | None, card: GpuSample | None, ratio: float) -> tuple[Usable, Engine]:
-    """Return vLLM's share of the whole card, which must be free, and what says how vLLM divides it."""
+    """Return vLLM's share of the whole card, which must be free, and the engine that divides it as vLLM does."""
     total, free = (whole.bytes,) * 2 if whole else (card.total_bytes, card.free_bytes) if card else (None, None)
     if total is None or free is None:
         raise Fault("No GPU answers here: give the usable VRAM with --usable 14.5GiB.")
@@ -201,7 +201,7 @@ def _reject_meaningless(context: click.Context, source: NamedModel, engine: str)
 
 
 def _reject_impossible(source: NamedModel, plan: Plan) -> None:
-    """Reject what no program runs, or the tracer would leave out."""
+    """Reject plans that no program runs, or that the tracer would run in part only."""
     known = plans.PLAIN if source.kind in ("named", "own") else plans.PRECISIONS
     if plan.precision not in known:
         raise Fault("--precision {value}: there are {known}", value=plan.precision, known=tuple(known))
@@ -281,7 +281,7 @@ def answered(source: NamedModel, plan: Plan, room: Usable | None, engine: Engine
 
     @cache
     def most_bytes(changed: Plan) -> int:
-        """Return what another plan takes; one that cannot be traced, or without an upper end, fits nowhere."""
+        """Return the most memory of another plan; one that cannot be traced, or without an upper end, fits nowhere."""
         try:
             most = engine(source, changed).max_bytes
         except NoEstimate:
@@ -339,7 +339,7 @@ def show(answer: dict[str, Any]) -> None:
     for knob in answer["knobs"]:
         console.print("  → " + t("{title}: {text}", title=knob["turn"], text=size(knob["total_bytes"])))
     if fits is False and not answer["knobs"]:
-        console.print("  " + t("No setting makes it fit: use a smaller model or a bigger card."))
+        console.print("  " + t("No setting is sure to make it fit; 'wslgpud sweep' measures what each takes."))
     if answer["unmeasured"]:
         computed = t("Computed only, not measured on a real card: {parts}.", parts=tuple(answer["unmeasured"]))
         console.print(computed, style="dim")
@@ -359,7 +359,7 @@ def on_common_cards(least: int, most: int | None) -> Table:
 
 
 def verdict_on(least: int, most: int | None, room: Usable | None) -> tuple[bool | None, Message]:
-    """Return whether what takes so many bytes at least and at most fits, and what is said of it.
+    """Return whether a model that takes so many bytes at least and at most fits, and the sentence that says so.
 
     None: there is no card, nothing is known about the most, or the room lies between the two.
     """
@@ -375,14 +375,14 @@ def verdict_on(least: int, most: int | None, room: Usable | None) -> tuple[bool 
 
 
 def _computed(source: NamedModel, plan: Plan) -> Estimate:
-    """Return what is known without asking: of a file its size, else published arithmetic."""
+    """Return an estimate without asking: a file's size, else published arithmetic."""
     if source.shape is not None:
         return estimate.between(source.shape, plan)
     return Estimate({template("weights"): source.weights_bytes, template("CUDA itself"): plans.CONTEXT_BYTES}, None)
 
 
 def _instead(source: NamedModel, error: NoEstimate) -> Message:
-    """Return what is said of arithmetic instead of an answer, or raise what else can be said for sure."""
+    """Return the note beside arithmetic instead of an answer; raise an error where there is no arithmetic."""
     why = error.message
     if source.kind == "gguf":
         return say("Without keys and values, which only llama.cpp tells: {why}", why=why)
@@ -400,7 +400,7 @@ def _instead(source: NamedModel, error: NoEstimate) -> Message:
 
 
 def described(source: NamedModel, plan: Plan) -> list[MessageLike]:
-    """Return what is asked of a model."""
+    """Return the parts of the question, which the answer repeats."""
     every: list[tuple[bool, MessageLike]] = [
         (True, Message(_MODES[plan.mode])),
         (True, plan.precision if source.kind != "gguf" else "GGUF"),

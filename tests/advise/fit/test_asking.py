@@ -132,9 +132,11 @@ def test_the_second_time_the_answer_is_there_at_once(tmp_path: Path) -> None:
     assert ask(python, kept=kept) == first
 
 
-def test_packages_that_change_make_a_new_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["lib", "local/lib", "home/.local/lib"])
+def test_packages_that_change_make_a_new_answer(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "bin").mkdir()
-    packages = tmp_path / "lib/python3.12/site-packages"
+    packages = tmp_path / library / "python3.12/site-packages"
     packages.mkdir(parents=True)
     python = saying(tmp_path / "bin", LAST)
     for stamp in (1, 1, 2):

@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_shown_with_what_to_turn(
         "noted",
     ]
     assert shown(answer(16 * GIB, knobs=False), monkeypatch, capsys)[-3:] == [
-        "  No setting makes it fit: use a smaller model or a bigger card.",
+        "  No setting is sure to make it fit; 'wslgpud sweep' measures what each takes.",
         "Computed only, not measured on a real card: gradient checkpointing.",
         "noted",
     ]

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ class IdleCard(NamedTuple):
 
 
 def job_of(source: NamedModel, plan: Plan, card: IdleCard) -> dict[str, Any]:
-    """Return what the tracer is asked, see ``tracer/build.py``."""
+    """Return the tracer's job, see ``tracer/build.py``."""
     job = {**asdict(plan), "model": source.asked, "measure_bytes": card.measure_bytes}
     packed = plan.precision in QUANTIZED - ({"fp8"} if source.kind == "pipeline" else set())
     job["weight_bytes"] = WEIGHT_BYTES[plan.precision] if packed else 0
@@ -76,7 +77,7 @@ def job_of(source: NamedModel, plan: Plan, card: IdleCard) -> dict[str, Any]:
 
 
 def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel, plan: Plan) -> Estimate:
-    """Return what a model takes as this plan runs it in a Python, or took when it was asked before.
+    """Return the memory of a model that runs as planned in a Python, asked now or before.
 
     Answers are kept in a file, None: nowhere.
 
@@ -106,8 +107,10 @@ def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel
 
 def _key(python: Python, card: IdleCard, job: Mapping[str, Any]) -> str:
     """Return what an answer depends on: the job, the card, the installed packages, and this tracer."""
-    library = sorted(python.path.parent.parent.glob("lib/python3*/*-packages"))
-    stamps = [(str(folder), folder.stat().st_mtime_ns) for folder in library]
+    prefix = python.path.parent.parent
+    libraries = (prefix / "lib", prefix / "local/lib", Path.home() / ".local/lib")
+    packages = sorted(chain.from_iterable(library.glob("python3*/*-packages") for library in libraries))
+    stamps = [(str(folder), folder.stat().st_mtime_ns) for folder in packages]
     code = [file.read_text(encoding="utf-8") for file in sorted(TRACER.glob("*.py"))]
     job = {**job, "measure_bytes": bool(card.measure_bytes)}
     whole = json.dumps([job, card.uuid, str(python.path), stamps, code], sort_keys=True)
@@ -139,7 +142,7 @@ def _said(command: Command, seconds: float, **more: Any) -> tuple[int, str, str]
 
 
 def _estimate(answer: Mapping[str, Any], plan: Plan) -> Estimate:
-    """Return an answer's parts; where something was not measured, what is in use, as gaps depend on every size."""
+    """Return an answer's parts; without a measurement only the memory in use, as gaps depend on every size."""
     used = {part: size for part, size in answer["used"].items() if size and part != _CUDA}
     cuda = CONTEXT_BYTES + answer["used"].get(_CUDA, 0)
     least = sum(used.values()) + cuda
@@ -165,7 +168,7 @@ def _refusal(kind: str, why: str) -> NoEstimate:
 
 
 def ask_llama_cpp(source: NamedModel, plan: Plan) -> Estimate:
-    """Return what llama.cpp says. Raises NoEstimate: it is not installed, or did not say."""
+    """Return llama.cpp's answer. Raises NoEstimate: it is not installed, or gave none."""
     if (path := program(LLAMA_CPP)) is None:
         raise NoEstimate("{program} is not installed", program=LLAMA_CPP)
     words = [path, "--model", source.asked, "--ctx-size", str(plan.batch * plan.context), "--fit-print", "on"]

@@ -1,8 +1,8 @@
 """The memory of a language model by published arithmetic, with a margin, where no model can be asked. Pure; bytes.
 
-At least: weights, keys and values, gradients and optimizer states, which follow from the configuration, and what any
-way to compute keeps between the layers. At most: attention that materialises its scores, activations with every mask
-(Korthikanti et al., arXiv:2205.05198, 4.1), copies that an optimizer works on, and gaps.
+At least: weights, keys and values, gradients and optimizer states, which follow from the configuration, and the
+activations that are kept between the layers however they are computed. At most: attention that materialises its scores,
+activations with every mask (Korthikanti et al., arXiv:2205.05198, 4.1), copies that an optimizer works on, and gaps.
 
 vLLM takes ``gpu_memory_utilization`` of the whole card, however small the model is. The cache of keys and values gets
 the rest after weights, the peak of a profiling run (with the largest step), CUDA graphs and CUDA itself. vLLM starts
@@ -106,7 +106,7 @@ def vllm_step(card_bytes: int) -> VllmStep:
 
 
 def served_by_vllm(share_bytes: int, step: VllmStep, source: NamedModel, plan: Plan) -> Estimate:
-    """Return what vLLM needs to hold a plan's sequences in its cache at once, and the tokens that its share holds.
+    """Return the memory with which vLLM holds a plan's sequences in its cache at once, and the tokens that fit.
 
     The profiling run is at its peak in a feed-forward block, which holds its input, the residual, and the outputs of
     its matrices and activation, or in the sampler. Raises NoEstimate: no rule describes the model.

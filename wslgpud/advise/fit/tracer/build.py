@@ -129,7 +129,7 @@ def _class_of(transformers: Any, config: Any, document: Job) -> Any:
 def _widen(model: Any) -> None:
     """Leave only matrices in 16 bits, as ``prepare_model_for_kbit_training`` of peft does (peft#816).
 
-    What lies between them then has 32 bits, and each packed matrix converts what it gets and gives.
+    All between them then has 32 bits, and each packed matrix converts its input and its output.
     """
     head = model.get_output_embeddings()
     for module in model.modules():

@@ -25,7 +25,7 @@ _DENOISING_STEPS = 2
 
 
 class Stage(NamedTuple):
-    """What a job runs on. ``storages`` hear what memory is now taken for, and which tensors are on the card."""
+    """The surroundings of a job. ``storages`` hear the purpose of further memory, and which tensors are on the card."""
 
     job: Job
     device: str

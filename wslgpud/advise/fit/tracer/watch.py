@@ -1,6 +1,6 @@
 """Runs a job on shapes alone, and sees each storage that appears and ends.
 
-FakeTensorMode runs each operation on shapes alone, a TorchDispatchMode above it sees what each returns.
+FakeTensorMode runs each operation on shapes alone, a TorchDispatchMode above it sees the results.
 
 The memory that libraries take inside an operation (cuDNN, cuBLAS), which no shapes tell, is measured. Each kind of
 operation runs once on the card, alone. Its arguments and results are smaller than the model's own, and the process
@@ -33,7 +33,7 @@ _HEADS = ("lm_head", "embed_out", "score")
 #: operations of cuDNN, which chooses its algorithms by card, version and sizes: often more than their results
 _LIBRARY = ("aten::convolution", "aten::convolution_backward")
 _ATTENTION = "aten::_scaled_dot_product_"
-#: lists of tensors, and what takes as much as its mask has values
+#: operations on lists of tensors, and those whose results are as large as a mask's values say
 _NEVER = ("aten::_foreach", "aten::index", "aten::nonzero", "aten::masked_select")
 #: below this size of its arguments, an operation's own memory does not matter
 _SMALL_BYTES = 1 << 20
@@ -230,7 +230,7 @@ def built_on_shapes(job: Job, device: str, mode: Any) -> Built:
     """Return a job's model without memory. Small sums on the processor, such as the widths of layers, are real."""
 
     class OffCard(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
-        """Skips initial values, which take long, and memory; what is put on the card is not there either."""
+        """Skips initial values, which take long, and memory; tensors on the card have none either."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs, first = kwargs or {}, args[0] if args else None
@@ -266,7 +266,7 @@ def _drop_as_on_a_card() -> None:
 
 
 def _watch(device: str, storages: Storages, workspaces: Workspaces, unpacked: Collection[int]) -> Any:
-    """Return the mode that sees what each operation returns; ``unpacked`` storages are copied when multiplied."""
+    """Return the mode that sees the results of each operation; ``unpacked`` storages are copied when multiplied."""
     waiting = {"activations", "gradients"}
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]  # torch is not read by mypy
@@ -297,9 +297,9 @@ def _watch(device: str, storages: Storages, workspaces: Workspaces, unpacked: Co
 
 
 def traced(job: Job, device: str) -> dict[str, Any]:
-    """Run a job on shapes alone; return what it takes, as ``asking.py`` reads it.
+    """Run a job on shapes alone; return its memory, as ``asking.py`` reads it.
 
-    Raises Refused, or what torch or the model raises.
+    Raises Refused, or any error of torch or the model.
     """
     torch.nn.Module._apply = _moved
     # It compares values. A square mask is a causal one nearly always.
