@@ -1,7 +1,7 @@
 """Every template in the source, as Babel collects them, and the catalogues that translate them.
 
 Help of commands and of the configuration's keys are templates, too: docstrings and options say them; so are
-why the doctor checks something, what a key of .wslconfig means, the paragraphs of the runbook, and
+why the doctor checks something, what a key of .wslconfig means, the paragraphs of the runbook, guard's advice, and
 ``words/templates.toml``.
 
 ``python -m tests.words.catalogue`` brings the catalogues up to date: a new template waits for its
@@ -22,6 +22,7 @@ import polib
 from babel.messages.extract import extract_from_dir, extract_from_file
 
 from wslgpud.advise.doctor.checking import CHECKS
+from wslgpud.advise.guard.summary import failures
 from wslgpud.alerts.rules import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
@@ -91,8 +92,9 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         found.setdefault(text, ("", set()))[1].add(f"probes/{name.replace('.', '')}.toml")
     for text in "\n\n".join(runbook().values()).split("\n\n"):
         found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
-    for text in sentences(TEMPLATES):
-        found.setdefault(text, ("", set()))[1].add("words/templates.toml")
+    tables = {"words/templates.toml": TEMPLATES, "advise/guard/failures.toml": failures()["advice"]}
+    for text, name in ((text, name) for name, table in tables.items() for text in sentences(table)):
+        found.setdefault(text, ("", set()))[1].add(name)
     for command in commands():
         file = Path(inspect.getfile(inspect.unwrap(command.callback))).name if command.callback else "__init__.py"
         for text in helps.texts(command):
