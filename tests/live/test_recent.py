@@ -231,6 +231,8 @@ def test_what_a_silent_source_told_last_is_not_told_as_current() -> None:
     assert (trail.last(key), trail.mean(key, 30.0)) == (0.9, pytest.approx(0.9))
     trail.add(counted(69.5))
     assert (trail.last(key), trail.mean(key, 20.0)) == (None, None)
+    trail.add(replace(counted(71.0), interval_seconds=5.0))
+    assert trail.last(key) == 0.9  # where samples come rarely
     trail.add(counted(109.5))
     assert trail.growth(key) is None
     assert len(trail.points(key)) == 60

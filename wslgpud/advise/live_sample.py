@@ -65,9 +65,14 @@ class LiveSample:
         return sum(values) if values else None
 
     @property
+    def patience_seconds(self) -> float:
+        """Return the age from which a figure is no longer current."""
+        return max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
+
+    @property
     def stale(self) -> bool:
         """Return whether the daemon answers but does not sample."""
-        return self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
+        return self.age_seconds > self.patience_seconds
 
 
 #: an hour at one sample per second
@@ -116,7 +121,7 @@ class RecentSeries:
 
     def last(self, key: CurveKey) -> float | None:
         """Return the last value of a curve; None where its source has been silent for a while."""
-        curve = self.points(key, STALE_SECONDS)
+        curve = self.points(key, self._last.patience_seconds if self._last else math.inf)
         return curve[-1][1] if curve else None
 
     def mean(self, key: CurveKey, seconds: float) -> float | None:
