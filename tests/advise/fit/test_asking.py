@@ -107,9 +107,10 @@ def test_whatever_a_tracer_says_that_is_no_trace_is_refused(text: str, why: str,
         ask(saying(tmp_path, text))
 
 
-def test_a_tracer_that_dies_on_the_card_is_retried_without_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fails", ["exit 139", 'echo \'{"error": "RuntimeError", "why": "no rule"}\' && exit'])
+def test_a_tracer_that_fails_on_the_card_is_retried_without_it(fails: str, tmp_path: Path) -> None:
     program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\ngrep -q '\"measure_bytes\": 0' || exit 139\necho '{ALONE}'")
+    program.write_text(f"#!/bin/sh\nif ! grep -q '\"measure_bytes\": 0'; then {fails}; fi\necho '{ALONE}'")
     program.chmod(0o755)
 
     found = ask(Python(program, None), measure_bytes=GIB)

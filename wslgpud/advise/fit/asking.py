@@ -57,10 +57,6 @@ _ANSWER = record(
 _LLAMA_CPP_ROW = re.compile(r"^(\S{1,40}) (\d{1,9}) (\d{1,9}) (\d{1,9}) *$", re.MULTILINE)
 
 
-class Died(NoEstimate):
-    """The tracer ended without an answer."""
-
-
 class IdleCard(NamedTuple):
     """The card on which operations may be measured, and how much of it they may take; none: it is not touched."""
 
@@ -93,7 +89,7 @@ def ask(python: Python, card: IdleCard, kept_in: Path | None, source: NamedModel
         return _estimate(known, plan)
     try:
         answer = _traced(python, card, job)
-    except Died:  # in a library, on the card: the same question without measuring it
+    except NoEstimate:  # a library died on the card, or has no rule for it: the same question without the card
         if not job["measure_bytes"]:
             raise
         answer = _traced(python, card, {**job, "measure_bytes": 0})
@@ -130,7 +126,7 @@ def _traced(python: Python, card: IdleCard, job: Mapping[str, Any]) -> Mapping[s
     if "error" in answer:
         raise _refusal(str(answer["error"]), str(answer.get("why", "")))
     if not _ANSWER(answer):
-        raise Died(say("the tracer ended without an answer: it ran out of memory, or was ended"))
+        raise NoEstimate(say("the tracer ended without an answer: it ran out of memory, or was ended"))
     return answer
 
 
