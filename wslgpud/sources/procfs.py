@@ -207,11 +207,6 @@ class OwnedFiles:
         self._hanging: dict[Identity, Future[str]] = {}
         self._complained: set[frozenset[int]] = set()
 
-    @property
-    def hanging(self) -> int:
-        """The number of reads that are being waited for."""
-        return sum(not read.done() for read in self._hanging.copy().values())
-
     def text(self, pid: int, name: OwnedFile) -> str:
         """Return the text of the file.
 
