@@ -175,7 +175,7 @@ def test_a_link_in_place_of_a_file_is_replaced_not_followed(state: Path, victim:
         (state / name).symlink_to(victim / "a.json")
     note_hung(state, Host(), 7)
     ControlFile(state).see(1)
-    HeldJobsFile(state).write(1, [])
+    HeldJobsFile(state).write(1, {})
     past_runs.save(state, past_runs.PastRuns())
 
     assert kept(victim)

@@ -22,7 +22,8 @@ from wslgpud.brake.process_tree import ProcessListing
 from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
-from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Snapshot, Transition
+from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot, Transition
+from wslgpud.sources import memory
 from wslgpud.sources.cgroups import CgroupTree
 from wslgpud.words import say
 
@@ -295,6 +296,17 @@ def test_no_job_is_paused_for_memory_that_is_not_guarded(stage, job) -> None:
     assert states(job.pid) <= {"S", "R"}
 
 
+def test_no_job_is_paused_before_zram_has_been_tried(stage, job, monkeypatch) -> None:
+    """Alone on a machine it would stay paused: it needs more than is free, and only it could free any."""
+    known = [Reading(memory.ZRAM_FREE, 512 * MIB)]
+    monkeypatch.setattr(Stage, "snapshot", lambda self: tick(self.t, *known))
+    assert stage.about_to_run_out(job) == []
+    known.append(Reading(memory.COMPRESSIBLE, 0))
+    stage.shortage_begins()
+
+    assert len(stage.tick(stage.ram(Level.CRITICAL))) == 1
+
+
 @pytest.mark.parametrize("loaded_mib", [100, 400])
 def test_a_namesake_that_stopped_growing_is_left_alone(stage, job, loaded_mib) -> None:
     def ram(level: Level, left_mib: int) -> Forecast:
@@ -425,6 +437,19 @@ def test_a_new_watchdog_resumes_what_was_paused_before_it_began(stage, job) -> N
     stage.brake._watchdog.close()
 
     eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+
+
+def test_without_memory_for_a_new_watchdog_no_job_is_paused(stage, job, monkeypatch) -> None:
+    os.kill(stage.brake._watchdog.pid, signal.SIGKILL)
+    eventually(lambda: not stage.brake._watchdog.alive(), "the watchdog's exit")
+
+    def no_memory() -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(at_work, "Watchdog", no_memory)
+    assert stage.about_to_run_out(job) == []
+    assert (stage.brake.document(), stage.value("brake_spared", "refused")) == ((), 1)
+    assert states(job.pid) <= {"S", "R"}
 
 
 def test_a_watchdog_that_keeps_dying_restarts_every_ten_seconds(stage) -> None:

@@ -13,7 +13,6 @@ from wslgpud.brake import process_tree
 from wslgpud.brake.culprit import (
     JOB_SHARE,
     MAX_MEMBERS,
-    ZRAM_LOSS_RATIO,
     Baseline,
     Job,
     NotPaused,
@@ -308,10 +307,10 @@ def measured(left: int, before: int, processes: list[ScannedProcess], held_befor
     return ResourceUse(100.0, Forecast("ram", Level.CRITICAL, left, 16 * GIB), processes, then, then)
 
 
-@pytest.mark.parametrize(("loss_ratio", "paused"), [(ZRAM_LOSS_RATIO, {20}), (1.0, "nobody")])
-def test_on_zram_headroom_falls_three_times_as_fast_as_growth(loss_ratio: float, paused: object) -> None:
-    held = measured(GIB, 7 * GIB, [program(20, 10, "python", 2 * GIB)], GIB)
-    found = filling_job(held, {ALICE}, (), None, loss_ratio)
+@pytest.mark.parametrize(("lost_gib", "paused"), [(2, {20}), (6, "nobody")])
+def test_a_job_must_account_for_half_of_what_was_lost(lost_gib: int, paused: object) -> None:
+    held = measured(GIB, (1 + lost_gib) * GIB, [program(20, 10, "python", 2 * GIB)], GIB)
+    found = filling_job(held, {ALICE}, ())
 
     assert pids(found) == paused
     if isinstance(found, Job):

@@ -23,7 +23,7 @@ def fair(began: ShortageStart, left: int, *now: ScannedProcess, job: int) -> boo
     (member,) = (one for one in now if one.pid == job)
     then = Baseline(90.0, {}, {}, {})
     held = ResourceUse(100.0, Forecast("ram", Level.CRITICAL, left, CAPACITY), now, then, then, began)
-    return is_fair(Job((member,), 0, (member,)), held, began, USERS, 1.0)
+    return is_fair(Job((member,), 0, (member,)), held, began, USERS)
 
 
 TRAINING = program(20, 1, "python", GIB)

@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.alerts.ticks import tick
 from wslgpud.brake.policy import (
     MAX_ROOM_RATIO,
     PauseState,
     attribution_probability,
+    is_untried,
     may_save,
     next_step,
     repeats,
     resource_kind,
     should_pause,
 )
-from wslgpud.model import Forecast, Level
+from wslgpud.model import Forecast, Level, Reading
+from wslgpud.sources import memory
 from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -59,6 +62,17 @@ def test_no_job_is_paused_for_a_resource_of_unknown_size() -> None:
 def test_stalls_pause_a_job_only_with_next_to_nothing_left() -> None:
     assert should_pause(left(3, None, cause="pressure"))
     assert not should_pause(left(10, None, cause="pressure"))
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "compressible_mib", "untried"),
+    [(None, None, False), (64, None, True), (63, None, False), (64, 0, False)],
+)
+def test_zram_is_untried_until_it_is_known_what_it_yields(free_mib, compressible_mib, untried) -> None:
+    known = ((memory.ZRAM_FREE, free_mib), (memory.COMPRESSIBLE, compressible_mib))
+    readings = [Reading(spec, mib * MIB) for spec, mib in known if mib is not None]
+
+    assert is_untried(tick(1.0, *readings)) is untried
 
 
 def test_a_guess_has_its_probability_and_no_guess_has_zero() -> None:

@@ -28,7 +28,7 @@ from wslgpud.brake.watchdog import Watchdog
 dog = Watchdog()
 held = watchdog.from_json(json.loads(sys.argv[1]))
 assert dog.update([held])
-assert watchdog.stop(held) == {}
+assert watchdog.stop(held) == ""
 print("ready", flush=True)
 signal.pause()
 """
@@ -55,7 +55,7 @@ def test_a_job_is_resumed_when_the_daemon_gives_no_sign_of_life(how: str, monkey
     with running(*python(IDLE)) as job:
         held = tuple(below(job.pid))
         line = json.dumps([held]).encode() + b"\n"
-        assert watchdog.stop(held) == {}
+        assert watchdog.stop(held) == ""
         with os.fdopen(to_child, "rb") as updates, os.fdopen(theirs, "wb") as answers:
             child = threading.Thread(target=watchdog.watch, args=(updates, answers))
             child.start()
@@ -141,22 +141,34 @@ def test_the_file_resumes_all_jobs_and_keeps_the_last_number(tmp_path: Path) -> 
     with running(*python(IDLE)) as job:
         file = HeldJobsFile(tmp_path)
         held = tuple(below(job.pid))
-        file.write(7, [(7, held)])
+        file.write(7, {7: held})
         assert file.read() == (7, {7: held})
         watchdog.stop(held)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
-        assert file.resume_all() == [7]
+        assert file.resume_all() == {7: ""}
         eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
         assert file.read() == (7, {})
-        assert file.resume_all() == []
+        assert file.resume_all() == {}
+
+
+def test_a_job_that_may_not_be_resumed_stays_on_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that has lost its right to send signals would else forget the job: nobody could find it again."""
+    with running(*python(IDLE)) as job:
+        file = HeldJobsFile(tmp_path)
+        held, gone = tuple(below(job.pid)), (ExactProcess(2**22 - 1, 1, US),)
+        file.write(8, {7: held, 8: gone})
+        monkeypatch.setattr(watchdog, "send", lambda *_: "Operation not permitted")
+
+        assert file.resume_all() == {7: "Operation not permitted"}
+        assert file.read() == (8, {7: held})
 
 
 def test_the_next_daemon_resumes_jobs_even_with_the_brake_off(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with running(*python(IDLE)) as job:
         held = tuple(below(job.pid))
-        HeldJobsFile(tmp_path / "state").write(7, [(7, held)])
+        HeldJobsFile(tmp_path / "state").write(7, {7: held})
         watchdog.stop(held)
         eventually(lambda: states(job.pid) == {"T"}, "the stop")
 
@@ -189,12 +201,12 @@ def test_a_file_of_another_boot_or_a_hostile_one_resumes_nothing(tmp_path: Path,
     (tmp_path / "held.json").write_text(text.replace("BOOT", BOOT))
 
     assert HeldJobsFile(tmp_path).read()[1] == {}
-    assert HeldJobsFile(tmp_path).resume_all() == []
+    assert HeldJobsFile(tmp_path).resume_all() == {}
 
 
 def test_the_file_is_not_read_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
-    HeldJobsFile(tmp_path).write(1, [(1, (ExactProcess(1, 1, 0),))])
+    HeldJobsFile(tmp_path).write(1, {1: (ExactProcess(1, 1, 0),)})
     (tmp_path / "state/held.json").symlink_to(tmp_path / "held.json")
 
     assert HeldJobsFile(tmp_path / "state").read() == (0, {})

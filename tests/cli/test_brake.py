@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from tests.brake.real_jobs import IDLE, below, python, running
 from tests.support.daemons import saying
 from wslgpud import config as configuration
+from wslgpud.brake import watchdog
 from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.cli import app
 from wslgpud.cli.brake import lines
@@ -142,12 +143,32 @@ def test_the_daemon_resumes_and_stops_its_jobs_one_by_one(daemon: Path) -> None:
     assert run("list", *state).output.count("resumes automatically") == 2
 
 
+def test_a_job_that_is_being_stopped_cannot_be_resumed(tmp_path: Path) -> None:
+    """The daemon is about to kill it: that it is being resumed would be a lie."""
+    held = [{**HELD, "ending": True}]
+    brake: Any = SimpleNamespace(commands=COMMANDS, document=lambda: held)
+    with saying(tmp_path, {"at": "2026-11-20T14:00:01+00:00", "held": held}, brake_route(brake)):
+        assert "job 3 is not paused; no job is" in failed("resume", "3", "--state", str(tmp_path))
+    assert COMMANDS == []
+
+
+def test_jobs_that_cannot_be_resumed_are_not_called_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ("--state", str(tmp_path))
+    with running(*python(IDLE)) as job:
+        HeldJobsFile(tmp_path).write(2, {2: tuple(below(job.pid))})
+        monkeypatch.setattr(watchdog, "send", lambda *_: "Operation not permitted")
+        assert "job 2 cannot be resumed: Operation not permitted" in failed("release", *state)
+    (tmp_path / "held.json").unlink()
+    (tmp_path / "held.json").mkdir()
+    assert "held.json cannot be read: " in failed("release", *state)
+
+
 def test_what_a_daemon_that_died_has_left_paused_is_resumed(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path))
     gone = (ExactProcess(4_190_000, 1, 0),)
     with running(*python(IDLE)) as job:
         os.kill(job.pid, signal.SIGSTOP)
-        HeldJobsFile(tmp_path).write(2, [(1, gone), (2, tuple(below(job.pid)))])
+        HeldJobsFile(tmp_path).write(2, {1: gone, 2: tuple(below(job.pid))})
 
         assert run("release", *state).output == "jobs resumed: 1\n"
     assert run("release", *state).output == "no job is paused\n"

@@ -75,11 +75,9 @@ def test_little_of_the_stress_unit_is_exposed(analyze) -> None:
 
 
 @pytest.mark.parametrize("kind", ["system", "user"])
-@pytest.mark.parametrize(
-    ("held", "said"), [([(3, (ExactProcess(20, 777, 1000),))], "released\n"), ([], ""), (None, "")]
-)
+@pytest.mark.parametrize(("held", "said"), [({3: (ExactProcess(20, 777, 1000),)}, "released\n"), ({}, ""), (None, "")])
 def test_jobs_on_the_list_are_released_after_a_stop(
-    tmp_path: Path, kind: str, held: list[tuple[int, HeldJob]] | None, said: str
+    tmp_path: Path, kind: str, held: dict[int, HeldJob] | None, said: str
 ) -> None:
     (folder := tmp_path / ".local/state/wslgpud").mkdir(parents=True)
     if held is not None:

@@ -210,8 +210,9 @@ class Daemon:
         if self._host.live and (folder / HELD_FILE).exists():
             from wslgpud.brake.watchdog import HeldJobsFile
 
-            for number in HeldJobsFile(folder).resume_all():
-                log.warning("resuming job %d, which a daemon that died had paused", number)
+            for number, why in HeldJobsFile(folder).resume_all().items():
+                failed = f", failed: {why}" if why else ""
+                log.warning("resuming job %d, which a daemon that died had paused%s", number, failed)
         for incident in alerts.left_open:
             if incident.paused is not None:
                 from wslgpud.brake.paused_job import OUTCOMES, row

@@ -78,7 +78,8 @@ class Brake:
         self._file = HeldJobsFile(folder)
         #: what people asked for, with the job's number, until the next tick; the limit is more than anyone types
         self.commands: deque[tuple[int, Command]] = deque(maxlen=100)
-        self._last_number, _ = self._file.read()
+        #: by number, jobs of an earlier daemon that only somebody with more rights can resume
+        self._last_number, self._stuck = self._file.read()
         self._paused: list[PausedJob] = []
         self._history = GrowthHistory(self._users)
         self._cards: dict[str, CardHistory] = {}
@@ -115,7 +116,8 @@ class Brake:
                 self._spared.pop(name, None)
         # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
-            if policy.should_pause(forecast) and self._may_try(forecast, snapshot.mono):
+            untried = forecast.resource == "ram" and policy.is_untried(snapshot)
+            if not untried and policy.should_pause(forecast) and self._may_try(forecast, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
         while self.commands:
             number, command = self.commands.popleft()
@@ -152,7 +154,7 @@ class Brake:
             watchdog.resume(job.held)
         self._paused.clear()
         with contextlib.suppress(OSError):  # a stale entry costs at most a needless SIGCONT
-            self._file.write(self._last_number, ())
+            self._file.write(self._last_number, self._stuck)
         self._watchdog.update(())
         self._watchdog.close()
 
@@ -203,7 +205,7 @@ class Brake:
     def _culprit(self, processes: Collection[ScannedProcess], forecast: Forecast, t: float) -> Job | NotPaused | None:
         """Return the job to pause, or why no job is paused; None if there is nothing earlier to compare with."""
         resource, kind = forecast.resource, policy.resource_kind(forecast.resource)
-        ours, among, loss_ratio = {os.getpid(), self._watchdog.pid}, None, 1.0
+        ours, among = {os.getpid(), self._watchdog.pid}, None
         if kind == "gpu" and forecast.who_kind == "guess":
             if policy.attribution_probability(forecast) < self._settings.act_on_likelihood:
                 return "unsure"
@@ -211,11 +213,9 @@ class Brake:
         if kind == "cgroup":
             group = resource.removeprefix("cgroup:").rstrip("/")
             among = {process.pid for process in processes if f"{process.cgroup}/".startswith(f"{group}/")}
-        if kind == "ram" and "/dev/zram" in self._host.read_optional("/proc/swaps"):
-            loss_ratio = culprit.ZRAM_LOSS_RATIO
         history = self._history if kind != "gpu" else self._cards.get(resource)
         held = history.measured(t, forecast, processes) if history else None
-        return culprit.filling_job(held, self._users, ours, among, loss_ratio) if held else None
+        return culprit.filling_job(held, self._users, ours, among) if held else None
 
     def _hold(self, snapshot: Snapshot, forecast: Forecast, job: Job, seen: ProcessListing) -> MessageLike:
         """Pause a job; return why that failed, or nothing."""
@@ -258,8 +258,9 @@ class Brake:
         """Give the list of paused jobs to the watchdog and the disk; return why that failed, or nothing."""
         if not self._is_watched():
             return say("the brake's watchdog does not answer")
+        paused = {job.number: job.held for job in self._paused}
         try:
-            self._file.write(self._last_number, [(job.number, job.held) for job in self._paused])
+            self._file.write(self._last_number, self._stuck | paused)
         except OSError as error:
             return say("{path} cannot be written: {why}", path=str(self._file.path), why=cause(error))
         return ""
@@ -274,7 +275,11 @@ class Brake:
             return True
         log.warning("the brake's watchdog exited; starting another one")
         self._watchdog.close()
-        self._watchdog = Watchdog()
+        try:
+            self._watchdog = Watchdog()
+        except OSError as error:  # there is no memory for another process
+            log.warning("the brake's watchdog cannot be started: %s", error)
+            return False
         return self._watchdog.update(held)
 
     # paused jobs

@@ -26,9 +26,6 @@ from wslgpud.risk.settings import RiskSettings
 
 #: share of the lost headroom that processes must account for; otherwise it went elsewhere, for example into tmpfs
 FOUND_SHARE: Final = 0.5
-#: The loss of headroom per byte of growth on zram. With pages that compress to two thirds, making room for one takes
-#: three out of the free swap, while MemAvailable stays as it is.
-ZRAM_LOSS_RATIO: Final = 3.0
 #: share of all processes' growth that one job must account for; below it no job is paused
 JOB_SHARE: Final = 0.7
 #: a worker belongs to the group if it grew by at least this share of the group's average growth; and a job that grew
@@ -64,20 +61,13 @@ class Job(NamedTuple):
 
 
 def filling_job(
-    held: ResourceUse,
-    users: Collection[int],
-    ours: Collection[int],
-    among: Collection[int] | None = None,
-    loss_ratio: float = 1.0,
+    held: ResourceUse, users: Collection[int], ours: Collection[int], among: Collection[int] | None = None
 ) -> Job | NotPaused:
-    """Return the job that fills a resource, or why no job is paused.
-
-    ``ours`` are the pids of the daemon itself, ``loss_ratio`` is the loss of headroom per byte of growth.
-    """
+    """Return the job that fills a resource, or why no job is paused; ``ours`` are the pids of the daemon itself."""
     now = held.forecast
 
     def since(then: Baseline) -> Job | NotPaused:
-        lost = int((then.left_bytes[now.resource] - now.headroom_bytes) / loss_ratio)
+        lost = then.left_bytes[now.resource] - now.headroom_bytes
         choice = growing_job(ProcessTree(held.processes, then.own_bytes, ours), users, lost, among)
         if choice == "nobody":
             # Only if private memory does not explain the loss: shared memory counts for every process that maps it.
@@ -91,12 +81,12 @@ def filling_job(
     if held.recent is not held.before:
         still = sum(map(with_shared(held.recent).growth_bytes, choice.members)) if isinstance(choice, Job) else 0
         choice = narrowed(choice, since(held.recent), still)
-    if isinstance(choice, Job) and held.began is not None and not is_fair(choice, held, held.began, users, loss_ratio):
+    if isinstance(choice, Job) and held.began is not None and not is_fair(choice, held, held.began, users):
         return "outside"
     return choice
 
 
-def is_fair(job: Job, held: ResourceUse, began: ShortageStart, users: Collection[int], loss_ratio: float) -> bool:
+def is_fair(job: Job, held: ResourceUse, began: ShortageStart, users: Collection[int]) -> bool:
     """Return whether a job has taken at least as much as has gone to nobody whose jobs may be paused.
 
     Of a daemon that starts in the middle of a shortage, all that is out of reach beyond half of the resource counts.
@@ -114,7 +104,7 @@ def is_fair(job: Job, held: ResourceUse, began: ShortageStart, users: Collection
 
     before = held_bytes(began.processes)
     beyond = max(0, int(BEGINS_RATIO * held.forecast.capacity_bytes) - began.left_bytes - before)
-    lost = (began.left_bytes - held.forecast.headroom_bytes) / loss_ratio
+    lost = began.left_bytes - held.forecast.headroom_bytes
     taken = held_bytes(held.processes, members) - held_bytes(began.processes, members)
     return taken >= beyond + lost - (held_bytes(held.processes) - before)
 

@@ -145,9 +145,7 @@ def pause(
         held = (*held, *waiting)
         if problem := register(held):
             break
-        problems = watchdog.stop(waiting)
-        # Processes that exited meanwhile do not matter; if one may not be stopped, the job would run on incomplete.
-        if refused := next((why for process, why in problems.items() if state_of(process)), ""):
+        if refused := watchdog.stop(waiting):  # the job would run on incomplete
             problem = known(refused)
             break
         stopped = watchdog.keys(held)

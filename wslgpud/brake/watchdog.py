@@ -21,13 +21,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from wslgpud.brake import FILE
 from wslgpud.security import safe_files
-from wslgpud.security.exact_signals import ExactProcess, send
+from wslgpud.security.exact_signals import ExactProcess, send, state_of
 
 #: time-outs for confirming a list, and for the first one, as the child is starting; unconfirmed, nothing is stopped
 CONFIRM_SECONDS, START_SECONDS = 0.5, 10.0
@@ -53,16 +53,20 @@ def keys(job: HeldJob) -> frozenset[tuple[int, int]]:
     return frozenset((process.pid, process.start_ticks) for process in job)
 
 
-def stop(processes: HeldJob) -> dict[ExactProcess, str]:
-    """Send SIGSTOP to processes, parents first; return the reason for each that was not stopped."""
-    problems = {process: send(process, signal.SIGSTOP) for process in processes}
-    return {process: problem for process, problem in problems.items() if problem}
+def stop(processes: HeldJob) -> str:
+    """Send SIGSTOP to processes, parents first; return why one that still runs was not stopped, if any."""
+    return _refusal(processes, signal.SIGSTOP)
 
 
-def resume(job: HeldJob) -> int:
-    """Send SIGCONT to a job; return how many of its processes still exist."""
+def resume(job: HeldJob) -> str:
+    """Send SIGCONT to a job; return why a process that still exists was not resumed, if any."""
     # Children first: a resumed parent may wait for their answers.
-    return sum(not send(process, signal.SIGCONT) for process in reversed(job))
+    return _refusal(job[::-1], signal.SIGCONT)
+
+
+def _refusal(processes: HeldJob, number: signal.Signals) -> str:
+    refused = [(process, why) for process in processes if (why := send(process, number))]
+    return next((why for process, why in refused if state_of(process)), "")
 
 
 def from_json(document: object) -> HeldJob:
@@ -94,22 +98,25 @@ class HeldJobsFile:
                         held[int(number)] = from_json(job)
         return last, held
 
-    def write(self, last: int, held: Iterable[tuple[int, HeldJob]]) -> None:
+    def write(self, last: int, held: Mapping[int, HeldJob]) -> None:
         """Replace the list atomically. Raises OSError: it cannot be written.
 
         Not synced: after a power failure no process is left to resume, and a pause cannot wait for the disk.
         """
-        document = {"boot_id": boot_id(), "last": last, "held": dict(held)}
+        document = {"boot_id": boot_id(), "last": last, "held": held}
         safe_files.put(self.path, json.dumps(document))
 
-    def resume_all(self) -> list[int]:
-        """Resume all jobs on the list; return the numbers of those that still had processes."""
+    def resume_all(self) -> dict[int, str]:
+        """Resume all jobs on the list that still have processes; return why a job is still paused, empty if it is not.
+
+        Those stay on the list, for one who may resume them.
+        """
         last, held = self.read()
-        resumed = [number for number, job in held.items() if resume(job)]
+        problems = {number: resume(job) for number, job in held.items() if any(map(state_of, job))}
         if held:
             with contextlib.suppress(OSError):  # a stale entry costs at most a needless SIGCONT
-                self.write(last, ())
-        return resumed
+                self.write(last, {number: held[number] for number, why in problems.items() if why})
+        return problems
 
 
 @functools.cache

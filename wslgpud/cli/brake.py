@@ -6,6 +6,7 @@ import os
 import pwd
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,11 @@ from wslgpud.brake.paused_job import Command
 from wslgpud.brake.watchdog import HeldJobsFile
 from wslgpud.cli import common
 from wslgpud.cli.commands import CommandGroup
-from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, warn
+from wslgpud.cli.common import Fault, argument, complain, database_of, loaded, option, own_config, refused, warn
 from wslgpud.client import answering
 from wslgpud.config import config_files
-from wslgpud.words import current, t, template
+from wslgpud.security import safe_files
+from wslgpud.words import current, known, t, template
 from wslgpud.words.moments import local_time, span
 
 app = CommandGroup()
@@ -132,7 +134,7 @@ def stop(job: Annotated[int, _JOB], state: common.State = None) -> None:
 
 def _command(job: int, command: Command, state: Path | None) -> None:
     daemon, document = answering(common.daemon_folders(state), complain) or (None, {})
-    paused = [one["job"] for one in document.get("held", ())]
+    paused = [one["job"] for one in document.get("held", ()) if not one["ending"]]
     if daemon is None or job not in paused:
         others = {"numbers": tuple(map(str, paused))} if paused else {}
         raise Fault("job {number} is not paused; [these are: {numbers}|no job is]", number=job, **others)
@@ -148,8 +150,14 @@ def release(state: common.State = None) -> None:
     """
     if _status(state).get("held"):
         raise Fault("the running daemon manages its paused jobs: 'wslgpud brake resume ID' resumes one")
-    resumed = HeldJobsFile(common.data_folder(state)).resume_all()
-    print(t("jobs resumed: {count}", count=len(resumed)) if resumed else t("no job is paused"))
+    file = HeldJobsFile(common.data_folder(state))
+    with refused("{path} cannot be read: {why}", path=str(file.path)), suppress(FileNotFoundError):
+        safe_files.contents(file.path)  # a list that nobody can read would look like an empty one
+    problems = file.resume_all()
+    for number, why in problems.items():
+        if why:
+            raise Fault("job {number} cannot be resumed: {why}", number=number, why=known(why))
+    print(t("jobs resumed: {count}", count=len(problems)) if problems else t("no job is paused"))
 
 
 @app.command("try")
