@@ -24,6 +24,7 @@ from wslgpud.store.records import MAX_RESULT_BYTES, stress_to_json
 from wslgpud.stress.schedule import Nightly
 from wslgpud.stress.separate import MAX_REQUEST_BYTES, Asker, serve_one
 from wslgpud.stress.stress_run import Mode
+from wslgpud.stress.telemetry import Recent
 from wslgpud.words import MessageError
 
 RESULT = StressResult(
@@ -61,7 +62,7 @@ def unit(folder: Path, reply: Callable[[bytes], bytes]) -> Iterator[str]:
 
 
 def asker(path: str, patience_seconds: float = 60.0) -> Asker:
-    return Asker(SystemClock(), path, patience_seconds)
+    return Asker(SystemClock(), path, patience_seconds, Recent())
 
 
 def test_the_answer_is_the_result_of_the_run_asked_for(tmp_path: Path) -> None:
@@ -113,6 +114,19 @@ def test_without_a_unit_the_run_has_failed(tmp_path: Path) -> None:
 
     assert result.verdict == "failed"
     assert "wslgpud-stress.socket" in str(result.reason)
+
+
+def test_the_unit_is_not_asked_right_after_the_machine_woke_up() -> None:
+    """It starts with the run: only the daemon has seen the machine sleep, or the driver fail."""
+    one = asker("/nowhere")
+    one.recent.last_jump_mono = one.clock.mono() - 30.0
+    woken = one.run(gpu(), "nightly")
+    one.recent.last_jump_mono, one.recent.last_error_mono = None, one.clock.mono()
+    ill = one.run(gpu(), "nightly")
+
+    assert (woken.verdict, ill.verdict) == ("skipped", "skipped")
+    assert str(woken.reason).startswith("the machine woke up only 30 s ago")
+    assert str(ill.reason) == "the kernel has just reported errors of the GPU driver"
 
 
 def test_a_daemon_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from wslgpud.stress.comparison import night as last_night
 from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
 from wslgpud.stress.stress_run import PASSES
+from wslgpud.stress.telemetry import Recent
 from wslgpud.words import Message, say
 
 pytestmark = pytest.mark.usefixtures("without_torch")
@@ -152,11 +153,12 @@ class TestStress:
             [gpu(utilization_ratio=0.9, used_bytes=n * GIB, free_bytes=GIB, temperature_celsius=99) for n in range(4)],
             ["python3 train.py (pid 42)"],
             on_battery=True,
-            jump_age_seconds=30.0,
             hung_since_boot=True,
-            recent_gpu_errors=True,
         )
-        found = [*obstacles(seen, Stress()), *obstacles(Surroundings([]), Stress())]
+        recent = Recent()
+        recent.last_jump_mono = recent.last_error_mono = 0.0
+        found = [*obstacles(seen, Stress(reserve_bytes=GIB)), *obstacles(Surroundings([]), Stress())]
+        found += recent.unrest(30.0)
         found += [reason_to_leave(["a (pid 1)"]), reason_to_leave(waiting=True), reason_to_leave(gpu_errors=True)]
         found += [reason_to_leave(silent_seconds=20.0)]
         found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.stress.support import MIB, gpu, night
-from wslgpud.model import Reading
+from wslgpud.model import Event, Reading
 from wslgpud.sources import gpu as source
 from wslgpud.sources import windows
 from wslgpud.stress.comparison import drop, regressions
@@ -101,6 +101,25 @@ def test_errors_counted_after_a_run_still_count_but_not_its_heat():
 
     assert course.values()["ecc_uncorrected"] == 2
     assert course.values()["temperature_max_celsius"] == 60
+
+
+def test_a_run_between_two_samples_was_not_seen_to_be_slowed():
+    """A worker that fails at once: the daemon reads a card every five seconds while all is calm."""
+    recent = Recent()
+    with recent.following("GPU-1") as course:
+        course.over = True
+        tick(recent, gpu_throttle_reason__hw_thermal_slowdown=1)
+
+    assert "slowed_ratio" not in course.values()
+
+
+@pytest.mark.parametrize(("event", "over_seconds"), [("clock_jump", 600.0), ("nvidia_xid", 60.0)])
+def test_a_run_waits_after_a_sleep_and_after_errors(event, over_seconds):
+    recent = Recent()
+    recent.add(100.0, [], events=[Event(event, 0.0, "")])
+
+    assert len([*recent.unrest(99.0 + over_seconds)]) == 1
+    assert [*recent.unrest(100.0 + over_seconds)] == []
 
 
 @pytest.mark.parametrize(("grown", "kinds"), [(256 * MIB, []), (256 * MIB + 1, ["spill"])])

@@ -46,8 +46,6 @@ IDLE_MEDIAN, IDLE_P95 = 0.05, 0.20
 STEADY_BYTES = 128 << 20
 #: with less free than this share, a run would reveal little about the card
 MIN_FREE_RATIO = 0.60
-#: drivers and desktops need a while to recover after the host slept
-AFTER_JUMP_SECONDS = 600.0
 #: Before a guest died of a full card, NVML was silent for 33 s (microsoft/WSL#40732).
 SILENT_SECONDS = 10.0
 #: Folders for locks: the first writable one. Another user may use the first where we use the second.
@@ -63,23 +61,17 @@ class Surroundings:
     samples: Sequence[GpuSample]
     holders: Sequence[str] = ()
     on_battery: bool | None = None
-    jump_age_seconds: float | None = None
     hung_since_boot: bool = False
-    recent_gpu_errors: bool = False
 
 
 def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
     """Yield the reasons against starting a run now; none if it may start."""
     if seen.hung_since_boot:
         yield say("an earlier run's worker still hangs in the driver: restart WSL or the machine")
-    if seen.recent_gpu_errors:
-        yield say("the kernel has just reported errors of the GPU driver")
     if seen.holders:
         yield say("programs are using the GPU: {programs}", programs=tuple(sorted(set(seen.holders))[:5]))
     if seen.on_battery:
         yield say("the machine is running on battery")
-    if seen.jump_age_seconds is not None and seen.jump_age_seconds < AFTER_JUMP_SECONDS:
-        yield say("the machine woke up only {awake_seconds} ago", awake_seconds=seen.jump_age_seconds)
     yield from _of_card(seen.samples, settings) if seen.samples else [say("the GPU does not answer")]
 
 
@@ -99,6 +91,8 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message
         free = last.free_bytes / last.total_bytes
         if free < MIN_FREE_RATIO:
             yield say("only {free_ratio} of the memory is free", free_ratio=free)
+        if settings.reserve_bytes >= last.free_bytes:
+            yield say("stress.reserve_bytes leaves nothing of {free_bytes} to test", free_bytes=last.free_bytes)
     celsius = last.temperature_celsius
     if celsius is not None and celsius > settings.max_celsius:
         yield say("the GPU is hot: {celsius} °C", celsius=round(celsius))

@@ -86,7 +86,7 @@ class Nightly:
         self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)
         if unit_socket:
             longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
-            self._runner = Asker(host.clock, unit_socket, longest)
+            self._runner = Asker(host.clock, unit_socket, longest, self._recent)
         if settings.schedule not in (OFF, Stress.schedule):
             crontab(settings.schedule)
         self._when: Any = None

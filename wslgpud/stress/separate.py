@@ -31,7 +31,7 @@ from wslgpud.store import Reader, Store, StoreError
 from wslgpud.store.records import MAX_RESULT_BYTES, stress_from_json, stress_to_json
 from wslgpud.stress.stress_run import MODES, Mode, Runner
 from wslgpud.stress.telemetry import Recent
-from wslgpud.words import MessageError, MessageLike, cause, from_json, say, to_json
+from wslgpud.words import MessageError, MessageLike, cause, clauses, from_json, say, to_json
 
 #: names the socket where there is one; set by wslgpud.service
 VARIABLE = "WSLGPUD_STRESS_SOCKET"
@@ -148,6 +148,7 @@ class Asker:
     clock: Clock
     path: str
     patience_seconds: float  # for one whole run
+    recent: Recent  # the unit begins with the run, and knows nothing of what was before
     # Ends the wait; the run itself is ended by systemd, which stops the unit with the daemon (PartOf=).
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -157,6 +158,8 @@ class Asker:
         def without(verdict: StressVerdict, reason: MessageLike) -> StressResult:
             return StressResult(asked_wall, sample.uuid, sample.index, sample.name, verdict, reason)
 
+        if reasons := [*self.recent.unrest(self.clock.mono())]:
+            return without("skipped", clauses(reasons))
         try:
             answer = self._exchange({"gpu": sample.index, "mode": mode})
             if self.stop.is_set():

@@ -20,7 +20,7 @@ from wslgpud.stress import conditions
 from wslgpud.stress.comparison import judged
 from wslgpud.stress.conditions import GpuLock, LockError, Surroundings, obstacles, reason_to_leave
 from wslgpud.stress.find_python import NoTorch, command, find_python
-from wslgpud.stress.parent import STALL_SECONDS, WATCH_SECONDS, WORKER, Line, supervise
+from wslgpud.stress.parent import WATCH_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest, sold_bytes
 from wslgpud.stress.telemetry import ECC, Recent
 from wslgpud.words import MessageError, MessageLike, cause, clauses, say
@@ -50,7 +50,6 @@ EFFORT: Mapping[Mode, Mapping[str, float]] = {
 CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
 #: how long NVML may still show memory in use after the worker's end
 AFTER_SECONDS = 5.0
-RECENT_ERRORS_SECONDS = 60.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
 #: share of the bytes after which the remaining time can be estimated
@@ -102,7 +101,6 @@ class Runner:
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     worker: Path = WORKER
     lock_folder: Path | None = None
-    stall_seconds: float = STALL_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
     # takes a sample now, including error counters, which are read once per minute
     look: Callable[[], object] | None = None
@@ -135,8 +133,14 @@ class Runner:
 
     def _check_conditions(self, sample: GpuSample) -> GpuSample:
         """Return the card's latest sample. Raises NotNow: a run must not begin now."""
-        seen = self._surroundings(sample)
-        if reasons := [*obstacles(seen, self.settings)]:
+        now = self.host.clock.mono()
+        seen = Surroundings(
+            samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
+            holders=conditions.users(self.files, os.getpid()),
+            on_battery=conditions.on_battery(self.host),
+            hung_since_boot=conditions.still_hung(self.state_folder, self.host),
+        )
+        if reasons := [*self.recent.unrest(now), *obstacles(seen, self.settings)]:
             raise NotNow(clauses(reasons))
         return seen.samples[-1]
 
@@ -146,17 +150,6 @@ class Runner:
         while self.host.clock.mono() < settled:
             if lock.wanted(self.host) or self.stop.wait(WATCH_SECONDS):
                 return
-
-    def _surroundings(self, sample: GpuSample) -> Surroundings:
-        now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
-        return Surroundings(
-            samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
-            holders=conditions.users(self.files, os.getpid()),
-            on_battery=conditions.on_battery(self.host),
-            jump_age_seconds=None if jump is None else now - jump,
-            hung_since_boot=conditions.still_hung(self.state_folder, self.host),
-            recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
-        )
 
     def _skipped(self, sample: GpuSample, mode: Mode, reason: MessageLike) -> StressResult:
         wall, key = self.host.clock.wall(), self._key(sample, mode)
@@ -205,7 +198,6 @@ class Runner:
             watch=watch,
             started=note.worker,
             progress=reporting(note, pace, clock.mono, progress),
-            stall_seconds=self.stall_seconds,
         )
         if done.hung_pid is not None:
             conditions.note_hung(self.state_folder, self.host, done.hung_pid)

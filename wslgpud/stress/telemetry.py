@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from wslgpud.model import Event, GpuSample, Number, Reading, StressFinding
 from wslgpud.sources import gpu, windows
-from wslgpud.words import says
+from wslgpud.words import Message, say, says
 
 #: followed metrics of the GPU source, by name and additional label ("gpu_clock_hertz:sm")
 FOLLOWED = {
@@ -25,6 +25,8 @@ ECC = "gpu_ecc_errors:corrected"
 SHARED = windows.GPU_SHARED.name
 #: growth of it that may have other reasons
 SHARED_BYTES = 256 << 20
+#: drivers and desktops need a while to recover after the host slept, and after an error
+AFTER_JUMP_SECONDS, AFTER_ERROR_SECONDS = 600.0, 60.0
 #: samples kept: more than the longest settle time is useless
 MAX_SAMPLES = 4000
 
@@ -78,7 +80,7 @@ class Course:
             "power_max_watts": self.high.get("gpu_power_watts"),
             "memory_clock_hertz": self.high.get("gpu_clock_hertz:memory"),
             "sm_clock_hertz": self.high.get("gpu_clock_hertz:sm"),
-            "slowed_ratio": self.slowed / self.samples if throttles else None,
+            "slowed_ratio": self.slowed / self.samples if throttles and self.samples else None,
             "shared_grown_bytes": max(0, *shared) if shared else None,
             "ecc_corrected": self.grown(ECC),
             "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
@@ -136,6 +138,13 @@ class Recent:
                 self.last_jump_mono = mono
             elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
+
+    def unrest(self, mono: float) -> Iterator[Message]:
+        """Yield the events of late after which no run should begin."""
+        if self.last_error_mono is not None and mono - self.last_error_mono < AFTER_ERROR_SECONDS:
+            yield say("the kernel has just reported errors of the GPU driver")
+        if self.last_jump_mono is not None and (awake := mono - self.last_jump_mono) < AFTER_JUMP_SECONDS:
+            yield say("the machine woke up only {awake_seconds} ago", awake_seconds=awake)
 
     def driver(self, uuid: str) -> str:
         """Return the version of a card's driver, empty where it is not known."""
