@@ -67,7 +67,7 @@ FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
     "chunk": st.integers(0, 9),
     "index": st.integers(0, 9),
     "checks": st.integers(0, 3),
-    **dict.fromkeys(("outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"), TEXTS),
+    **dict.fromkeys(("outcome", "why", "phase", "name", "torch", "cuda", "refused", "pattern"), TEXTS),
     **dict.fromkeys(
         (
             "free",
@@ -149,7 +149,7 @@ class TestWhatAWorkerSays:
             "flips": {},
             "belongs": [],
             **dict.fromkeys(
-                FIELDS.keys() & {"outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"}, "ok"
+                FIELDS.keys() & {"outcome", "why", "phase", "name", "torch", "cuda", "refused", "pattern"}, "ok"
             ),
         }
         assert accepted({"event": line["event"], **honest})

@@ -143,7 +143,7 @@ def command(session, *mode, name):
         f" phases { ({k: round(s, 2) for k, s in detail.get('phases', {}).items()}) }"
     )
     rates = {k: round(v[f"{k}_median"] / 1e9) for k in ("write", "change", "read") if f"{k}_median" in v}
-    session.say(f"   GB/s {rates}; read as {detail.get('form')}")
+    session.say(f"   GB/s {rates}")
     return {"status": status, "seconds": seconds, "verdict": document["verdict"], "rates": rates, "coverage": share}
 
 

@@ -6,7 +6,8 @@ swap:    [[pattern, chunk, chunk]]       two chunks change places after the patt
 alias:   {chunk: chunk}                  a chunk that shares the memory of an earlier one
 pinned:  [chunk]                         chunks in the host's memory, where spilled ones lie under WSL2
 foreign: [pattern, bytes]                another program takes so much while the pattern is checked
-do:      [pattern, "hang" | "die" | "nonsense" | "flood" | "refuse"]
+refuse:  count                           the driver refuses further chunks
+do:      [pattern, "hang" | "die" | "nonsense" | "flood"]
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Faulty(phases.Worker):
                 return self.chunks[shared][: size // 8]
             if index in self.faults.get("pinned", ()):
                 return pinned(size)
-        if ["fill", "refuse"] in self.faults.get("do", ()) and self.phase == "fill" and size > self.job.scratch:
+        if self.phase == "fill" and size > self.job.scratch and index == self.faults.get("refuse"):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super().allocate(size)
 

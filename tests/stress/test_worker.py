@@ -35,7 +35,6 @@ def test_a_sound_memory_passes_every_phase(run):
     assert done.result.verdict == "passed"
     assert [row["phase"] for row in done.of("phase")] == [
         "ladder",
-        "fragmentation",
         "fill",
         "bandwidth",
         "patterns",
@@ -118,19 +117,6 @@ def test_a_flip_at_the_far_end_of_a_large_chunk_is_placed(run, faulty, monkeypat
     assert bad["samples"][0]["word"] == WORDS - 1
 
 
-@pytest.mark.parametrize("form", range(4))
-def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
-    monkeypatch.setattr(faulty.phases, "FORMS", faulty.card.FORMS[form:])
-    flips = [[name, 1, 4097, 1 << bit] for name, bit in (("solid", 0), ("walking", 31), ("address", 63))]
-    done = run({"flips": flips}, passes=["solid", "walking", "address", "modulo"], repeats=1)
-
-    assert [(bad["pattern"], bad["chunk"], bad["samples"][0]["word"]) for bad in done.of("bad")] == [
-        ("solid", 1, 4097),
-        ("walking", 1, 4097),
-        ("address", 1, 4097),
-    ]
-
-
 def test_a_soak_goes_on_with_part_of_the_memory(run, faulty, monkeypatch):
     monkeypatch.setattr(faulty.phases, "SOAK_PAUSE_SECONDS", 0.0)
     done = run(passes=["solid"], soak_seconds=0.5)
@@ -194,11 +180,20 @@ def test_one_bad_chunk_does_not_hide_another(run):
 
 
 def test_a_refused_allocation_is_not_tried_again(run):
-    done = run({"do": [["fill", "refuse"]]}, passes=[])
+    done = run({"refuse": 3})
     [filled] = done.of("filled")
 
-    assert "out of memory" in filled["refused"]
-    assert filled["chunks"] == 0
+    assert filled["chunks"] == len(done.of("chunk")) == 3
+    assert done.result.verdict == "passed"
+    assert done.result.detail["refused"] == filled["refused"] == "CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def test_a_run_that_got_no_memory_has_not_passed(run, faulty):
+    with pytest.raises(faulty.torch.OutOfMemoryError):  # "refused", says its last line
+        run({"refuse": 0})
+    nothing_left = run(reserve=60 * MIB)
+
+    assert (nothing_left.left["why"], nothing_left.result.verdict) == ("scarce", "left")
 
 
 def test_it_leaves_at_once_when_told_to(run):

@@ -311,6 +311,8 @@ def _print_rows(run: StressResult, out: Console) -> None:
     _print_table(out, (t("pattern"), t("seconds"), t("checked"), t("wrong words")), patterns)
     _print_table(out, (t("chunk"), t("pattern"), t("class"), t("words"), t("first at"), t("bits")), errors)
     _print_table(out, (t("chunk"), t("class"), *(_word(text) for _, text, _ in SPEEDS), "GB/s"), slow)
+    if refused := run.detail.get("refused"):
+        out.print(f" {t('more memory was refused: {why}', why=refused)}")
     phases = (
         say("{phase} {seconds} s", phase=phase(name), seconds=f"{seconds:.2f}")
         for name, seconds in run.detail.get("phases", {}).items()

@@ -130,14 +130,14 @@ LINES: Mapping[str, Shape] = {
         {},
         {
             **dict.fromkeys(("free", "total", "bus_bits", "memory_kilohertz"), maybe(uint)),
-            **dict.fromkeys(("torch", "cuda", "name", "form"), maybe(text)),
+            **dict.fromkeys(("torch", "cuda", "name"), maybe(text)),
         },
     ),
     "beat": record({}, {"phase": text, "traversed": uint, "verified": uint}),
     "phase": record({"phase": text, "seconds": number}),
     "rung": record(_RUNG, _RUNG_TAKEN),
     "chunk": record({"index": uint, "free_less": number}),
-    "filled": record({"bytes": uint}, {"planned": uint}),
+    "filled": record({"bytes": uint}, {"planned": uint, "refused": text}),
     "speed": record({"sweep": uint, **_SPEED}),
     "pattern": record(_PATTERN),
     "bad": record(_BAD),
@@ -155,7 +155,7 @@ DETAIL = record(
         "chunks": rows(record({**_SPEED, "class": text})),
         "errors": rows(lambda row: record({**_BAD, "class": text} if "words" in row else _LOCATED)(row)),
         "phases": table(text, number),
-        "form": text,
+        "refused": text,
     },
 )
 

@@ -123,8 +123,7 @@ def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
     verdict, reason = _verdict(end, outcome, findings)
     key = {**frame.key, **{k: str(begin[k]) for k in ("torch", "cuda") if begin.get(k)}}
     detail = {
-        "fragmentation": events.get("fragmentation", [{}])[0],
-        "allocator": events.get("allocator", []),
+        "refused": events.get("filled", [{}])[0].get("refused", ""),
         "ladder": events.get("rung", []),
         "patterns": events.get("pattern", []),
         "chunks": [
@@ -134,7 +133,6 @@ def digest(outcome: WorkerOutput, frame: Frame) -> StressResult:
         "errors": error_rows,
         "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
         "beyond": events.get("beyond", []),
-        "form": begin.get("form", ""),
     }
     card = frame.before
     return StressResult(frame.wall, card.uuid, card.index, card.name, verdict, reason, findings, key, values, detail)

@@ -24,9 +24,8 @@ MIB = 1 << 20
 GROUP_BYTES = 2048 * MIB
 #: bad chunks examined, and words reported of each
 MAX_ERRORS = 32
-#: Ways to find a chunk's minimum and maximum in one read: the type and the number of rows, all equally exact. Which is
-#: fastest depends on the card and on torch.
-FORMS = ((torch.int64, 1), (torch.int64, 1024), (torch.int32, 1), (torch.int32, 1024))
+#: A chunk is read in so many rows: on an H200 that is 2 % faster than all at once, or than words of 32 bits.
+ROWS = 1024
 LOOK_SECONDS = 0.05
 #: how long everything must be slow before another program is assumed to use the GPU
 SLOW_SECONDS = 0.25
@@ -88,7 +87,6 @@ class CardMemory:
         self.phase = ""
         self._looked = self._slow_since = 0.0
         self._reference: dict[str, list[float]] = {}
-        self.form = FORMS[0]
         self.group = max(1, GROUP_BYTES // job.chunk)
 
     def allocate(self, size: int) -> Tensor:
@@ -136,32 +134,12 @@ class CardMemory:
         return [max(a.elapsed_time(b) / 1000, 1e-9) for a, b in itertools.pairwise(events)]
 
     def bounds(self, count: int) -> Tensor:
-        """Return a buffer for minimum and maximum of ``count`` chunks: (2, count, results per chunk)."""
-        dtype, rows = self.form
-        return torch.zeros((2, count, rows), dtype=dtype, device=self.device)
+        """Return a buffer for minimum and maximum of ``count`` chunks: (2, count, rows)."""
+        return torch.zeros((2, count, ROWS), dtype=torch.int64, device=self.device)
 
     def extremes(self, x: Tensor, low: Tensor, high: Tensor) -> None:
-        """Read a chunk once: its minimum and maximum, in the chosen form."""
-        dtype, rows = self.form
-        if rows == 1:  # uses a different kernel than rows
-            torch.aminmax(x.view(dtype), out=(low[0], high[0]))
-        else:
-            torch.aminmax(x.view(dtype).view(rows, -1), dim=1, out=(low, high))
-
-    def refusal(self, error: BaseException) -> str:
-        """Report the allocator's state at a refusal, and return the gist of the error."""
-        if self.cuda:
-            stats = torch.cuda.memory_stats(self.device)
-            sizes = [f"{kind}_bytes.all.current" for kind in ("allocated", "reserved", "inactive_split")]
-            segments = collections.Counter(part["total_size"] for part in torch.cuda.memory_snapshot())
-            self.send(
-                "allocator",
-                phase=self.phase,
-                free=self.free_bytes(),
-                stats={name: stats.get(name, 0) for name in (*sizes, "num_alloc_retries", "num_ooms")},
-                segments=sorted(segments.items(), reverse=True)[:MAX_ERRORS],
-            )
-        return first_line(error)
+        """Read a chunk once: the minimum and maximum of each row."""
+        torch.aminmax(x.view(ROWS, -1), dim=1, out=(low, high))
 
     def look(self, kind: str = "", group: int = 0, seconds: float = 0.0) -> None:
         """Check whether to continue. Raises Leave: on request, or others need memory or the GPU."""

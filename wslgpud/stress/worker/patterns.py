@@ -184,8 +184,7 @@ class Patterns:
     ) -> int:
         """Check that every word is ``word``: minimum and maximum are. One read, without scratch.
 
-        ``word`` must repeat after 32 bits, as it may be read in halves. ``undo`` turns the memory's content into this
-        constant, ``restore`` recovers the original values.
+        ``undo`` turns the memory's content into this constant, ``restore`` recovers the original values.
         """
         worker = self.worker
         order = chunks or range(len(worker.chunks))
@@ -198,8 +197,7 @@ class Patterns:
         self.check_seconds += time.perf_counter() - start
         self.checks += 1
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
-        right = signed(word, bounds.dtype.itemsize * 8)
-        wrong = [i for i in order if not low[i] == high[i] == right]
+        wrong = [i for i in order if not low[i] == high[i] == word]
         return sum(self._diagnose(i, word, restore) for i in wrong)
 
     def _diagnose(self, index: int, word: int, restore: Restore) -> int:

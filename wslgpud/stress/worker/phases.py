@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .card import FORMS, LOOK_SECONDS, MIB, CardMemory, Leave, WorkerJob, filled, first_line, inverted
+from .card import LOOK_SECONDS, MIB, CardMemory, Leave, WorkerJob, filled, first_line, inverted
 from .patterns import TRAVERSALS, Patterns
 
 #: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
@@ -39,8 +39,8 @@ class Worker(CardMemory):
     def run(self) -> None:
         """Do the whole job. Raises Leave: another program wants the GPU."""
         self.begin()
-        phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
-        for work in (*phases, self.soak, self.release):
+        phases = (self.ladder, self.fill, self.bandwidth, self.patterns, self.beyond, self.soak, self.release)
+        for work in phases:
             self.phase, start = work.__name__, time.perf_counter()
             work()
             self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
@@ -54,36 +54,32 @@ class Worker(CardMemory):
         if self.cuda:
             properties = torch.cuda.get_device_properties(self.device)
             facts |= {
-                "name": properties.name,
                 "total": properties.total_memory,
-                "l2": getattr(properties, "L2_cache_size", None),
                 "bus_bits": getattr(properties, "memory_bus_width", None),
                 "memory_kilohertz": getattr(properties, "memory_clock_rate", None),
             }
             torch.cuda.set_device(self.device)
         self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
-        facts["form"] = self.warm_up(self.allocate(min(self.job.chunk, self.room())))
+        if self.room() < SMALLEST:
+            raise Leave("scarce", free_bytes=self.free_at_start)
+        self.warm_up(self.allocate(min(self.job.chunk, self.room())))
         self.let_go()
         self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
-        self.send("begin", free=self.free_at_start, pid=os.getpid(), **facts)
+        self.send("begin", free=self.free_at_start, **facts)
 
-    def warm_up(self, x: Tensor) -> str:
-        """Raise the clocks and load every kind of kernel; choose the fastest way to read, and return its name."""
+    def warm_up(self, x: Tensor) -> None:
+        """Raise the clocks and load every kind of kernel."""
         end = time.monotonic() + (WARM_SECONDS if self.cuda else 0.0)
+        low, high = self.bounds(1)[:, 0]
         while True:
             rows, columns = x[:2, None], x[None, 2:4]
             torch.mul(rows, columns, out=x[4:8].view(2, 2)).addcmul_(rows, columns, value=-1)
             inverted(filled(x, 0))
-            seconds = {}
-            for form in FORMS if self.cuda else FORMS[:1]:
-                self.form = form
-                low, high = self.bounds(1)[:, 0]
-                seconds[form] = min(self.timings([functools.partial(self.extremes, x, low, high)] * 4))
+            self.extremes(x, low, high)
+            self.settle()
             self.look()
             if time.monotonic() >= end:
-                break
-        self.form = dtype, rows = min(seconds, key=seconds.__getitem__)
-        return f"{dtype}, rows: {rows}".removeprefix("torch.")
+                return
 
     def room(self) -> int:
         """Return how many bytes may still be allocated, a multiple of the driver's granularity."""
@@ -100,7 +96,7 @@ class Worker(CardMemory):
             try:
                 self.chunks = [self.allocate(size)]
             except torch.OutOfMemoryError as error:
-                self.send("rung", **row, outcome="refused", why=self.refusal(error))
+                self.send("rung", **row, outcome="refused", why=first_line(error))
                 continue
             self.settle()
             row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
@@ -116,33 +112,8 @@ class Worker(CardMemory):
             self.let_go()
             self.send("rung", **row, outcome="ok")
 
-    def fragmentation(self) -> None:
-        """Free every second piece and allocate twice its size: from the cache, then from the driver."""
-        piece = min(64 * MIB, self.job.chunk)
-        count = min(32, self.room() // piece)
-        if count < 8:
-            return
-        self.chunks = [self.allocate(piece) for _ in range(count)]
-        self.look()
-        del self.chunks[::2]
-        figures: dict[str, Any] = {}
-        for name in ("from_cache", "after_empty_cache"):
-            if name == "after_empty_cache" and self.cuda:
-                torch.cuda.empty_cache()
-            start = time.perf_counter()
-            double = self.allocate(2 * piece)
-            self.settle()
-            figures[f"{name}_seconds"] = time.perf_counter() - start
-            del double
-        if self.cuda:
-            stats = torch.cuda.memory_stats(self.device)
-            figures |= {"retries": stats["num_alloc_retries"], "refusals": stats["num_ooms"]}
-            figures["split"] = stats["inactive_split_bytes.all.current"]
-        self.let_go()
-        self.send("fragmentation", **figures)
-
     def fill(self) -> None:
-        """Allocate chunks up to the limit, then one of the remaining size."""
+        """Allocate chunks up to the limit, then one of the remaining size. Raises OutOfMemoryError: not even one."""
         # Kept in the allocator's cache for the checks, so that nothing is allocated later.
         scratch = self.allocate(self.job.scratch)
         refused = ""
@@ -153,7 +124,9 @@ class Worker(CardMemory):
                 size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
                 self.chunks.append(self.allocate(min(size, room)))
             except torch.OutOfMemoryError as error:
-                refused = self.refusal(error)
+                if not self.chunks:  # nothing could be tested, and nothing wrong would be found
+                    raise
+                refused = first_line(error)
                 break
             less, index = before - self.free_bytes(), len(self.chunks) - 1
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
@@ -217,7 +190,7 @@ class Worker(CardMemory):
             try:
                 extra = self.allocate(self.job.chunk)
             except torch.OutOfMemoryError as error:
-                self.send("beyond", outcome="refused", why=self.refusal(error))
+                self.send("beyond", outcome="refused", why=first_line(error))
                 return
             [seconds] = self.timings([functools.partial(filled, extra, -1)])
             self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
