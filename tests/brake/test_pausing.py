@@ -200,6 +200,17 @@ def test_a_job_that_ignores_sigterm_is_killed() -> None:
         assert job.wait() == -signal.SIGKILL
 
 
+def test_a_job_that_becomes_a_shell_to_clean_up_is_killed() -> None:
+    becomes = "import os, signal, time; signal.signal(15, lambda *_: os.execlp('sh', 'sh', '-c', 'sleep 600; true'))\n"
+    with running(*python(becomes + IDLE)) as job:
+        held = hold(job.pid)
+        paused_job.terminate(held)
+        eventually(lambda: Path(f"/proc/{job.pid}/comm").read_text() == "sh\n", "the shell")
+        paused_job.kill(HOST, held, {US})
+
+        assert job.wait(timeout=60) == -signal.SIGKILL
+
+
 def test_a_job_that_cannot_be_fully_stopped_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "stop", lambda _: "not permitted")
     with running(*python(IDLE)) as job:

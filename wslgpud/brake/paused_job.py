@@ -195,7 +195,8 @@ def kill(host: Host, held: HeldJob, users: Collection[int]) -> None:
     """Send SIGKILL to what is left of a job and to everything it has started since."""
     now, keys = ProcessTree(scan(host).processes, {}), watchdog.keys(held)
     left = [process for process in now.by_pid.values() if process.key in keys]
-    for process in exact_processes(now.members(left, users, stopped=True)):
+    # Its own processes under any name: on SIGTERM, one may have become the shell that cleans up.
+    for process in {*held, *exact_processes(now.members(left, users, stopped=True))}:
         send(process, signal.SIGKILL)
 
 
