@@ -80,7 +80,7 @@ class Nightly:
     ) -> None:
         """Start nothing yet; with ``unit_socket`` a unit tests. Raises ConfigError: invalid schedule."""
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
-        self._recent = Recent()
+        self._recent = Recent(settings.settle_seconds)
         self._runs = tuple(self._kept().values())  # replaced as a whole: other threads read it
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         self._runner: Runner | Asker = Runner(host, settings, state_folder, self._recent, self.runs)

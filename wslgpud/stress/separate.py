@@ -63,7 +63,7 @@ class ByHand:
         settle = min(config.stress.settle_seconds, max_settle_seconds)
         self._settings = replace(config.stress, settle_seconds=settle)
         self._host, self._folder, self._database = host, folder, database
-        self._recent, self._done = Recent(), threading.Event()
+        self._recent, self._done = Recent(settle), threading.Event()
         self._source = GpuSource(host, config)
         self._watcher = threading.Thread(target=self._go_on_looking, daemon=True)
 

@@ -38,7 +38,7 @@ COVERAGE = _gauge("vram_stress_coverage_ratio", "Share of the free memory that w
 USABLE = _gauge("vram_stress_usable_ratio", "Usable share of the card's nominal memory.")
 BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second",
-    "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.",
+    "Bandwidth over chunks of 256 MiB, 1 GiB on cards from 64 GiB: op write, change or read; stat median or min.",
     "op",
     "stat",
 )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from wslgpud.config import Stress
 from wslgpud.model import Event, GpuSample, Number, Reading, StressFinding
 from wslgpud.sources import gpu, windows
 from wslgpud.words import Message, say, says
@@ -27,8 +28,6 @@ SHARED = windows.GPU_SHARED.name
 SHARED_BYTES = 256 << 20
 #: drivers and desktops need a while to recover after the host slept, and after an error
 AFTER_JUMP_SECONDS, AFTER_ERROR_SECONDS = 600.0, 60.0
-#: samples kept: more than the longest settle time is useless
-MAX_SAMPLES = 4000
 
 
 def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
@@ -107,9 +106,10 @@ class Course:
 
 
 class Recent:
-    """The last minutes of each GPU. Written by one thread, read by another."""
+    """What happened to each GPU in the time in which it must be idle. Written by one thread, read by another."""
 
-    def __init__(self) -> None:
+    def __init__(self, settle_seconds: float = Stress.settle_seconds) -> None:
+        self._settle_seconds = settle_seconds
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
         #: those of the last sample, looked through only for a run: that would take a tenth of each tick
         self._readings: Callable[[], Iterable[Reading]] = tuple
@@ -127,7 +127,10 @@ class Recent:
     ) -> None:
         with self._lock:
             for sample in gpus:
-                self._samples.setdefault(sample.uuid, deque(maxlen=MAX_SAMPLES)).append((mono, sample))
+                samples = self._samples.setdefault(sample.uuid, deque())
+                samples.append((mono, sample))
+                while len(samples) > 1 and samples[1][0] <= mono - self._settle_seconds:
+                    samples.popleft()
             if gpus:
                 self._readings = readings
                 known = followed(readings()) if self._courses else {}
@@ -157,7 +160,7 @@ class Recent:
             return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
 
     def watched_since(self, uuid: str) -> float:
-        """Return the monotonic time of a card's oldest sample."""
+        """Return the monotonic time of a card's oldest sample, none older than needed."""
         with self._lock:
             return self._samples[uuid][0][0]
 
