@@ -100,9 +100,9 @@ def answer(config: common.Config = None, state: common.State = None) -> None:
     serve_one(ByHand(Host(), settings, folder, own_database(config, state)).run)
 
 
-def _runs(database: str) -> list[tuple[int, StressResult]]:
+def _runs(database: str) -> dict[int, StressResult]:
     with Reader(database) as reader:
-        return reader.stress_runs()
+        return dict(reader.stress_runs(brief=True))
 
 
 def _document(run: StressResult) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def history(
         wslgpud stress history --plot nights.png  # usable VRAM, bandwidth and errors over the nights
     """
     start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
-    runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
+    runs = [(n, run) for n, run in _runs(database_of(config, state)).items() if start <= run.wall <= end][-limit:]
     file = picture(plot)
     if file is not None or (plot is not None and not as_json):
         _draw([run for _, run in runs if run.complete], file)
@@ -185,15 +185,16 @@ def show(
     Examples:
         wslgpud stress show 12
     """
-    run = _one(_runs(database_of(config, state)), number)
+    with Reader(database_of(config, state)) as reader:
+        run = _known(reader.stress_run(number), number)
     if as_json:
         common.print_json({"id": number, **_document(run)}, ensure_ascii=False)
     else:
         print_run(run, rows=True)
 
 
-def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
-    if (run := dict(runs).get(number)) is None:
+def _known(run: StressResult | None, number: int) -> StressResult:
+    if run is None:
         raise Fault("there is no stress run {number}; wslgpud stress history lists them", number=number)
     return run
 
@@ -217,9 +218,9 @@ def compare(
     runs = _runs(database_of(config, state))
     if one is not None and other is None:
         raise Fault("two runs are needed, or none for driver by driver")
-    columns = by_key([run for _, run in runs])
+    columns = by_key([*runs.values()])
     if one is not None and other is not None:
-        columns = {str(number): [_one(runs, number)] for number in (one, other)}
+        columns = {str(number): [_known(runs.get(number), number)] for number in (one, other)}
     table = differences(columns)
     if as_json:
         common.print_json({"columns": list(columns), "rows": table})

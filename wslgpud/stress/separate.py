@@ -109,7 +109,7 @@ class ByHand:
 
     def _earlier(self) -> list[StressResult]:
         with suppress(StoreError), Reader(self._database) as reader:
-            return [run for _, run in reader.stress_runs()]
+            return [run for _, run in reader.stress_runs(brief=True)]
         return []
 
 
