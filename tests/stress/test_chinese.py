@@ -25,7 +25,7 @@ from wslgpud.model import FindingKind
 from wslgpud.store.records import stress_from_json, stress_to_json
 from wslgpud.stress.comparison import by_key, differences, judged, level_of, remark
 from wslgpud.stress.comparison import night as last_night
-from wslgpud.stress.conditions import Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.conditions import obstacles, reason_to_leave
 from wslgpud.stress.result import EXPLAINED, LEFT, Frame, WorkerOutput, digest
 from wslgpud.stress.stress_run import PASSES
 from wslgpud.stress.telemetry import Recent
@@ -65,15 +65,7 @@ def whole_run():
         {"event": "begin", "free": 14 * GIB, "total": 15 * GIB, "torch": "2.13.0", "cuda": "13.0"},
         {"event": "rung", "target": 2 * GIB, "outcome": "refused", "why": "CUDA out of memory"},
         {"event": "rung", "target": 14 * GIB, "outcome": "too large"},
-        {
-            "event": "rung",
-            "target": GIB,
-            "outcome": "ok",
-            "actual": GIB,
-            "allocate_seconds": 0.1,
-            "write_seconds": 0.1,
-            "slowest_slice_seconds": 0.1,
-        },
+        {"event": "rung", "target": GIB, "outcome": "ok", "actual": GIB, "allocate_seconds": 0.1, "write_seconds": 0.1},
         {"event": "filled", "bytes": 10 * GIB},
         *(
             {"event": "speed", "sweep": 2, "index": n, "bytes": 256 * MIB, "write": s, "change": s, "read": s}
@@ -149,15 +141,14 @@ class TestStress:
         assert "84 GiB" in said[0]
 
     def test_why_a_run_does_not_begin_and_why_it_leaves(self) -> None:
-        seen = Surroundings(
-            [gpu(utilization_ratio=0.9, used_bytes=n * GIB, free_bytes=GIB, temperature_celsius=99) for n in range(4)],
-            ["python3 train.py (pid 42)"],
-            on_battery=True,
-            hung_since_boot=True,
-        )
+        samples = [
+            gpu(utilization_ratio=0.9, used_bytes=n * GIB, free_bytes=GIB, temperature_celsius=99) for n in range(4)
+        ]
+        program = ["python3 train.py (pid 42)"]
+        busy = obstacles(Stress(reserve_bytes=GIB), samples, holders=program, on_battery=True, hung_since_boot=True)
         recent = Recent()
         recent.last_jump_mono = recent.last_error_mono = 0.0
-        found = [*obstacles(seen, Stress(reserve_bytes=GIB)), *obstacles(Surroundings([]), Stress())]
+        found = [*busy, *obstacles(Stress(), [])]
         found += recent.unrest(30.0)
         found += [reason_to_leave(["a (pid 1)"]), reason_to_leave(waiting=True), reason_to_leave(gpu_errors=True)]
         found += [reason_to_leave(silent_seconds=20.0)]

@@ -206,11 +206,10 @@ def test_the_last_minutes_are_kept_by_gpu():
         events = [Event("clock_jump", 0.0, "")] if second == 50 else []
         recent.add(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], tuple, events)
 
-    assert [s.used_bytes for s in recent.since("GPU-1", 97.0)] == [97, 98, 99]
-    assert len(recent.since("GPU-1", 0.0)) == 31, "no more than the 30 s in which it must be idle"
+    assert [s.used_bytes for s in recent.samples("GPU-1")] == [*range(69, 100)], "the 30 s in which it must be idle"
     assert [(s.index, s.used_bytes) for s in recent.gpus()] == [(0, 99), (1, gpu().used_bytes)]
     assert recent.last_jump_mono == 50.0
-    assert recent.since("GPU-3", 0.0) == []
+    assert recent.samples("GPU-3") == []
 
 
 def test_what_the_kernel_says_of_an_ill_card_is_remembered():

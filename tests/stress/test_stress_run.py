@@ -168,6 +168,17 @@ def test_a_driver_that_falls_silent_during_a_run_ends_it(runner):
     assert str(result.reason).startswith("the driver has not answered for ")
 
 
+def test_a_card_that_is_read_twice_a_minute_is_tested_too(runner, monkeypatch):
+    """sampling.interval_seconds may be a minute: between two samples the driver is not silent."""
+    monkeypatch.setattr("wslgpud.stress.stress_run.AFTER_SECONDS", 0.0)
+    one = runner(settings=Stress(python=str(shared_python()), settle_seconds=30.0))
+    one.recent = Recent()
+    for ago_seconds in (45.0, 15.0):
+        one.recent.add(time.monotonic() - ago_seconds, [gpu()])
+
+    assert one.run(gpu(), "nightly").verdict == "passed"
+
+
 @pytest.mark.parametrize(
     ("looks", "counts", "waited_seconds"), [(False, True, [65.0]), (False, False, []), (True, True, [])]
 )

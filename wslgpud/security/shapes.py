@@ -100,13 +100,7 @@ def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = N
 #: the number of a bit, or of flipped bits in a word, as a JSON key
 _BITS = frozenset(map(str, range(65)))
 _RUNG = {"target": uint, "outcome": text}
-_RUNG_TAKEN = {
-    "actual": uint,
-    "allocate_seconds": number,
-    "write_seconds": seconds,
-    "slowest_slice_seconds": number,
-    "why": text,
-}
+_RUNG_TAKEN = {"actual": uint, "allocate_seconds": number, "write_seconds": seconds, "why": text}
 _PATTERN = {"name": text, "verified": uint, "checks": uint, "bad_words": uint, "seconds": number}
 _SPEED = {"index": uint, "bytes": uint, "write": seconds, "change": seconds, "read": seconds}
 _PLACE = pair(uint, uint)

@@ -10,7 +10,6 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from wslgpud.model import GpuSample
 from wslgpud.security import safe_files
 from wslgpud.sources import parse_uint
 from wslgpud.sources.processes import FRAMEWORK, MAX_FILES, short_command
-from wslgpud.sources.procfs import Hangs, OwnedFiles, ProcessStat, identity, process_stat
+from wslgpud.sources.procfs import Hangs, OwnedFiles, identity, process_stat
 from wslgpud.words import Message, MessageError, MessageLike, cause, say
 
 log = logging.getLogger(__name__)
@@ -54,25 +53,22 @@ LOCK_PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
 _MAX_LOCKS_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """The state of the machine before a run; ``samples`` cover the settle time, oldest first."""
-
-    samples: Sequence[GpuSample]
-    holders: Sequence[str] = ()
-    on_battery: bool | None = None
-    hung_since_boot: bool = False
-
-
-def obstacles(seen: Surroundings, settings: Stress) -> Iterator[Message]:
-    """Yield the reasons against starting a run now; none if it may start."""
-    if seen.hung_since_boot:
+def obstacles(
+    settings: Stress,
+    samples: Sequence[GpuSample],
+    *,
+    holders: Sequence[str] = (),
+    on_battery: bool | None = None,
+    hung_since_boot: bool = False,
+) -> Iterator[Message]:
+    """Yield the reasons against starting a run now; ``samples`` of the settling time, oldest first."""
+    if hung_since_boot:
         yield say("an earlier run's worker still hangs in the driver: restart WSL or the machine")
-    if seen.holders:
-        yield say("programs are using the GPU: {programs}", programs=tuple(sorted(set(seen.holders))[:5]))
-    if seen.on_battery:
+    if holders:
+        yield say("programs are using the GPU: {programs}", programs=tuple(sorted(set(holders))[:5]))
+    if on_battery:
         yield say("the machine is running on battery")
-    yield from _of_card(seen.samples, settings) if seen.samples else [say("the GPU does not answer")]
+    yield from _of_card(samples, settings) if samples else [say("the GPU does not answer")]
 
 
 def _of_card(samples: Sequence[GpuSample], settings: Stress) -> Iterator[Message]:
@@ -137,10 +133,11 @@ def users(files: OwnedFiles, own_pid: int, known: Container[str] | None = None) 
             computes = any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors)
             if not computes and (known is None or pid in known):
                 continue
-            row, shown = _described(files, pid)
-            if row.parent == own_pid or OUR_PROBE in shown or row.name in BYSTANDERS:
+            row = process_stat(host, int(pid))
+            if row is None or row.parent == own_pid or row.name in BYSTANDERS:
                 continue
-            if computes or _loads_cuda(files, row.pid):
+            shown = f"{short_command(files, row.pid) or row.name} (pid {pid})"
+            if OUR_PROBE not in shown and (computes or _loads_cuda(files, row.pid)):
                 programs.append(shown)
     return sorted(programs)
 
@@ -152,13 +149,6 @@ def _loads_cuda(files: OwnedFiles, pid: int) -> bool:
     except Hangs:
         return True
     return bool(FRAMEWORK.search(maps)) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps)
-
-
-def _described(files: OwnedFiles, pid: str) -> tuple[ProcessStat, str]:
-    """Return a process and its display name; NoData where it has ended."""
-    if (row := process_stat(files.host, int(pid))) is None:
-        raise NoData("there is no {path}", path=f"/proc/{pid}")
-    return row, f"{short_command(files, row.pid) or row.name} (pid {pid})"
 
 
 def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:

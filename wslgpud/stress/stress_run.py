@@ -18,7 +18,7 @@ from wslgpud.probes.nvml_calls import RARELY
 from wslgpud.sources.procfs import OwnedFiles
 from wslgpud.stress import conditions
 from wslgpud.stress.comparison import judged
-from wslgpud.stress.conditions import GpuLock, LockError, Surroundings, obstacles, reason_to_leave
+from wslgpud.stress.conditions import GpuLock, LockError, obstacles, reason_to_leave
 from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.parent import WATCH_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.result import Frame, WorkerOutput, digest, sold_bytes
@@ -134,15 +134,18 @@ class Runner:
     def _check_conditions(self, sample: GpuSample) -> GpuSample:
         """Return the card's latest sample. Raises NotNow: a run must not begin now."""
         now = self.host.clock.mono()
-        seen = Surroundings(
-            samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
+        silent = self.recent.silent_seconds(sample.uuid, now) > conditions.SILENT_SECONDS
+        samples = [] if silent else self.recent.samples(sample.uuid)
+        against = obstacles(
+            self.settings,
+            samples,
             holders=conditions.users(self.files, os.getpid()),
             on_battery=conditions.on_battery(self.host),
             hung_since_boot=conditions.still_hung(self.state_folder, self.host),
         )
-        if reasons := [*self.recent.unrest(now), *obstacles(seen, self.settings)]:
+        if reasons := [*self.recent.unrest(now), *against]:
             raise NotNow(clauses(reasons))
-        return seen.samples[-1]
+        return samples[-1]
 
     def _settle(self, uuid: str, lock: GpuLock) -> None:
         """Wait until the card has been watched for long enough, unless another program wants it before."""
@@ -182,12 +185,12 @@ class Runner:
         def watch() -> MessageLike:
             if self.stop.is_set():
                 return say("wslgpud is shutting down")
-            last, error = self.recent.last(sample.uuid), self.recent.last_error_mono
+            error = self.recent.last_error_mono
             return reason_to_leave(
                 conditions.users(self.files, own, known),
                 waiting=lock.wanted(self.host),
                 gpu_errors=error is not None and error >= started,
-                silent_seconds=0.0 if last is None else clock.mono() - last[0],
+                silent_seconds=self.recent.silent_seconds(sample.uuid, clock.mono()),
             )
 
         done = supervise(

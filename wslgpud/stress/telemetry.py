@@ -155,9 +155,16 @@ class Recent:
             cards = [dict(zip(spec.labels, one, strict=True)) for spec, _, one in self._readings() if spec is gpu.INFO]
         return next((card["driver_version"] for card in cards if card["uuid"] == uuid), "")
 
-    def since(self, uuid: str, mono: float) -> list[GpuSample]:
+    def samples(self, uuid: str) -> list[GpuSample]:
+        """Return a card's samples of the settling time, and the one before."""
         with self._lock:
-            return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
+            return [sample for _, sample in self._samples.get(uuid, ())]
+
+    def silent_seconds(self, uuid: str, mono: float) -> float:
+        """Return for how long a card's next sample has been due, judged by the time between the last two."""
+        with self._lock:
+            times = [at for at, _ in self._samples.get(uuid, ())][-2:]
+        return mono - times[-1] - (times[-1] - times[0]) if times else 0.0
 
     def watched_since(self, uuid: str) -> float:
         """Return the monotonic time of a card's oldest sample, none older than needed."""

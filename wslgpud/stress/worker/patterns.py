@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +43,7 @@ class Patterns:
         """
         self.worker, self.name = worker, name
         self.bad_chunks: set[int] = set()
-        self.checks, self.check_seconds = 0, 0.0
+        self.checks = 0
         self.generator = generator
         seeded = torch.Generator().manual_seed(generator.getrandbits(60))
         counts = [chunk.numel() // ROW_WORDS for chunk in worker.chunks]
@@ -189,12 +188,10 @@ class Patterns:
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = worker.bounds(len(worker.chunks))
-        start = time.perf_counter()
         if undo is not None:  # not by ``_sweep``: nothing is written for a later check
             worker.sweep(kind, undo, chunks)
         worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
         low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
-        self.check_seconds += time.perf_counter() - start
         self.checks += 1
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
         wrong = [i for i in order if not low[i] == high[i] == word]

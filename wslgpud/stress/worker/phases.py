@@ -107,7 +107,7 @@ class Worker(CardMemory):
                 parts = slices[first : first + self.group]
                 times += self.timings([functools.partial(filled, part, -1) for part in parts])
                 self.look()
-            row |= {"write_seconds": sum(times), "slowest_slice_seconds": max(times)}
+            row["write_seconds"] = sum(times)
             del slices, parts
             self.let_go()
             self.send("rung", **row, outcome="ok")
@@ -178,10 +178,8 @@ class Worker(CardMemory):
             before, start = self.verified, time.perf_counter()
             pattern = Patterns(self, name, generator)
             bad_words = getattr(pattern, name)()
-            facts = {"checks": pattern.checks, "check_seconds": pattern.check_seconds}
-            seconds = time.perf_counter() - start
-            verified = self.verified - before
-            self.send("pattern", name=name, verified=verified, bad_words=bad_words, seconds=seconds, **facts)
+            facts = {"checks": pattern.checks, "seconds": time.perf_counter() - start}
+            self.send("pattern", name=name, verified=self.verified - before, bad_words=bad_words, **facts)
 
     def beyond(self) -> None:
         """Try up to two chunks beyond the limit, timing each at once, and stop at the first slow one."""
@@ -212,18 +210,13 @@ class Worker(CardMemory):
             torch.cuda.empty_cache()
         # The usual time of a group was measured on chunks in another order.
         self._reference.clear()
-        before, start, bad_words, checking = self.verified, time.perf_counter(), 0, 0.0
-        rounds: list[float] = []
+        before, start, rounds, bad_words = self.verified, time.perf_counter(), 0, 0
         while not rounds or time.perf_counter() - start < self.job.soak_seconds:
-            began = time.perf_counter()
-            pattern = Patterns(self, "soak", generator)
-            bad_words += pattern.random()
-            checking += pattern.check_seconds
-            rounds.append(time.perf_counter() - began)
-            if len(rounds) % SOAK_ROUNDS == 0:
+            bad_words += Patterns(self, "soak", generator).random()
+            rounds += 1
+            if rounds % SOAK_ROUNDS == 0:
                 self.rest(SOAK_PAUSE_SECONDS)
-        facts = {"checks": len(rounds), "check_seconds": checking, "seconds": time.perf_counter() - start}
-        facts |= {"fastest_seconds": min(rounds), "slowest_seconds": max(rounds)}
+        facts = {"checks": rounds, "seconds": time.perf_counter() - start}
         self.send("pattern", name="soak", verified=self.verified - before, bad_words=bad_words, **facts)
 
     def release(self) -> None:
