@@ -196,7 +196,7 @@ def kill(host: Host, held: HeldJob, users: Collection[int]) -> None:
     now, keys = ProcessTree(scan(host).processes, {}), watchdog.keys(held)
     left = [process for process in now.by_pid.values() if process.key in keys]
     # Its own processes under any name: on SIGTERM, one may have become the shell that cleans up.
-    for process in {*held, *exact_processes(now.members(left, users, stopped=True))}:
+    for process in dict.fromkeys((*held, *exact_processes(now.members(left, users, stopped=True)))):
         send(process, signal.SIGKILL)
 
 
