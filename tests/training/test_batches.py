@@ -157,6 +157,25 @@ def test_save_writes_one_checkpoint_after_each_warning(
     assert sys.modules["torch"].emptied == []
 
 
+def test_one_of_several_processes_neither_saves_nor_halves_alone(
+    loaded: tuple[Companion, SimpleNamespace, SimpleNamespace], caplog: pytest.LogCaptureFixture
+) -> None:
+    companion, transformers, lightning = loaded
+    attach(companion)
+    (made,), one, control = transformers.DEFAULT_CALLBACKS, lightning.Trainer(), SimpleNamespace(should_save=False)
+    of_transformers, one.world_size = made(), 2
+    warn(companion)
+    of_transformers.on_step_end(SimpleNamespace(world_size=2), None, control)
+    one.callbacks[0].on_train_batch_end(one, None, None, batch_idx=0)
+    shared = Trained(trainer(world_size=2))
+    shared.batches.halve("warning", 40.0)
+    shared.step({"input_ids": Tokens(4, 8)})
+
+    assert (control.should_save, one.saved) == (False, [])
+    assert caplog.messages == ["memory runs short, but no checkpoint is saved: this training has several processes"] * 2
+    assert [inputs["input_ids"].shape for inputs, _ in shared.worked] == [(4, 8)]
+
+
 @pytest.mark.parametrize(("actions", "emptied", "rows"), [(("drop-cache",), 1, [4]), (("halve-batch",), 0, [2, 2])])
 def test_on_a_warning_only_what_was_asked_for_is_done(
     loaded: tuple[Companion, SimpleNamespace, SimpleNamespace], actions: tuple[str, ...], emptied: int, rows: list[int]

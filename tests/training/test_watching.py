@@ -205,10 +205,10 @@ def test_the_pace_is_that_of_as_many_seconds_as_are_kept(monkeypatch: pytest.Mon
 
 
 def test_each_warning_level_is_passed_on_once_per_alert(monkeypatch: pytest.MonkeyPatch) -> None:
-    warned = [["warning", 40.0], ["critical", 3.0], None, ["warning", 9.0]]
+    warned = [["warning", 40.0], ["critical", 3.0], ["warning", 8.0], ["critical", 2.0], None, ["warning", 9.0]]
     steps = {second: second for second in range(1, 40)}
     answers: dict[int, dict[str, Any] | None] = {
-        at: {"warned": told} for at, told in zip((1, 10, 15, 18), warned, strict=True)
+        at: {"warned": told} for at, told in zip((1, 10, 11, 13, 15, 18), warned, strict=True)
     }
 
     assert Seconds(monkeypatch, Companion(), answers, steps).warned == [
@@ -216,6 +216,12 @@ def test_each_warning_level_is_passed_on_once_per_alert(monkeypatch: pytest.Monk
         (10, "critical", 3.0),
         (18, "warning", 9.0),
     ]
+
+
+def test_a_daemon_that_does_not_answer_gives_no_all_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, warned = {second: second for second in range(1, 40)}, {"warned": ["warning", 40.0]}
+
+    assert len(Seconds(monkeypatch, Companion(), {1: warned, 5: {}, 9: warned}, steps).warned) == 1
 
 
 def cuda(cards: int = 1, peak: int = 1, uuid: str | None = "GPU-1", **more: Any) -> SimpleNamespace:
@@ -272,11 +278,9 @@ def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
             child.send_signal(signal.SIGSTOP)  # else its memory still changes while it starts
             eventually(lambda: (folder / "stat").read_text().split()[2] == "T", "its stop")
             (kib,) = re.findall(r"Pss_Anon: +(\d+) kB", (folder / "smaps_rollup").read_text())
-            pages = [int(number) for number in (folder / "statm").read_text().split()]
 
             assert child.pid in companion._children()
             assert companion._proportional_bytes(child.pid) == int(kib) * 1024 > 0
-            assert companion._pages(child.pid) == tuple(pages[1:3])
         finally:
             child.kill()
     assert companion._proportional_bytes(child.pid) == 0
@@ -284,7 +288,7 @@ def test_a_worker_is_a_child_with_memory_of_its_own() -> None:
 
 
 def test_ram_includes_the_workers_and_excludes_shared_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "_pages", lambda pid: (10, 3))
+    monkeypatch.setattr(companion, "_contents", lambda path: b"90 10 3 1 0 5 0")
     one = Companion()
     one._read()
     assert one._memory["ram"]["used"] == 7 * os.sysconf("SC_PAGE_SIZE")

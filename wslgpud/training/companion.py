@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import json
 import logging
 import os
@@ -28,16 +29,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # old Pythons that run this know only the older names
     from collections.abc import Callable, Sequence
 
-    #: called between two steps with the level ("warning", "critical") and the seconds left, if known
+    #: called between two steps with the level, one of ``_LEVELS``, and the seconds left, if known
     Hook = Callable[[str, float | None], Any]
     #: a block of readings: the step of the last one, minimum and maximum use, and the peak so far
     Block = list[int]
 
 log = logging.getLogger("wslgpud.training")
 
-#: Interval of reading the allocator, which takes 10 to 80 us per card; next to a training, with cold caches, a whole
-#: reading took 183 us (``python -m tests.gpu.inside_on_a_real_card``), which at this pace is less than 0.1 % of its
-#: time.
+#: Interval of reading the allocator: beside a training a reading takes 200 us (README.md), 0.1 % of its time.
 READ_SECONDS = 0.2
 TELL_SECONDS, LOOK_SECONDS, WORKERS_SECONDS = 1.0, 5.0, 15.0
 #: window of the current pace; half of it is enough for a pace to compare with
@@ -52,6 +51,8 @@ SOCKET, SYSTEM_STATE, _SERVICE = "control.sock", "/var/lib/wslgpud", "wslgpud"
 #: interval of looking for a daemon, and how long its answer is waited for
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 0.2
 _MAX_BYTES = 1 << 14
+#: what the daemon may warn of, in order
+_LEVELS = ("", "warning", "critical", "emergency")
 
 
 class Floors:
@@ -240,7 +241,8 @@ class Companion:
 
     def _read(self) -> None:
         self._due = time.monotonic() + READ_SECONDS
-        resident, shared = _pages("self")
+        # pages: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html
+        _, resident, shared, *_ = map(int, _contents("/proc/self/statm").split())
         self._note("ram", (resident - shared) * _PAGE + self._workers_bytes, 0, {})
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
@@ -276,7 +278,7 @@ class Companion:
         own = os.getpid()
         began, told, counted, written = time.monotonic(), 0.0, 0.0, -1
         pace: list[tuple[float, int]] = []
-        warned = ""
+        worst = 0
         while self._pid == own and not self._ended:
             time.sleep(TELL_SECONDS)
             now = time.monotonic()
@@ -289,13 +291,20 @@ class Companion:
                 if self._daemon_reads and (self.steps != written or now - told >= LOOK_SECONDS):
                     written, told = self.steps, now
                     self._line.tell(self._document(began, pace))
-                    level, seconds = self._line.answer.get("warned") or ("", None)
-                    if level and level != warned:
-                        self._warned = (str(level), seconds)
-                    warned = level
+                    worst = self._heed(worst)
             except Exception as error:  # as above
                 log.debug("progress is not reported: %r", error)
         self._line.close()  # it may have been opened again meanwhile
+
+    def _heed(self, worst: int) -> int:
+        """Have the hooks called for a warning worse than any since the last calm; return how bad it is by now."""
+        if "warned" not in self._line.answer:  # nothing was answered, which is no all-clear
+            return worst
+        level, seconds = self._line.answer["warned"] or ("", None)
+        now = _LEVELS.index(level)
+        if now > worst:
+            self._warned = (level, seconds)
+        return max(now, worst) if now else 0
 
     def _document(self, began: float, pace: Sequence[tuple[float, int]]) -> dict[str, Any]:
         (since, before), (now, steps) = pace[0], pace[-1]
@@ -337,17 +346,14 @@ class _Finder:
     def __init__(self, name: str, act: Callable[[Any], None]) -> None:
         self._name, self._act = name, act
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, name: str, *_: Any) -> Any:
         if name != self._name:
             return None
         sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._act)  # type: ignore[assignment]  # acts like one
-                return spec
-        return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._act)  # type: ignore[assignment]  # acts like one
+        return spec
 
 
 class _Loader:
@@ -385,12 +391,6 @@ def _pinned() -> dict[str, int]:
 def _contents(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read(_MAX_BYTES)
-
-
-def _pages(pid: Any) -> tuple[int, int]:
-    """Return resident and shared pages: https://man7.org/linux/man-pages/man5/proc_pid_statm.5.html."""
-    _, resident, shared, *_ = _contents(f"/proc/{pid}/statm").split()
-    return int(resident), int(shared)
 
 
 def _children() -> list[int]:

@@ -74,8 +74,9 @@ class Batches:
                 log.debug("this batch is not reported: %r", error)
             # Without it, as in older versions, means cannot be averaged; and DeepSpeed counts passes.
             steps: Any = getattr(trainer, "current_gradient_accumulation_steps", None)
-            undivided = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
-            parts = split(inputs, 1 if undivided else self.parts)
+            whole = steps is None or getattr(trainer, "is_deepspeed_enabled", False)
+            whole = whole or has_peers(getattr(trainer, "args", None))
+            parts = split(inputs, 1 if whole else self.parts)
             if len(parts) < 2:
                 return step(trainer, model, inputs, *more, **named)
             # Mean losses must be averaged over the parts; sums over all items of a batch add up unchanged.
@@ -110,6 +111,25 @@ def split(inputs: Any, parts: int) -> list[Any]:
     return [{name: one[at : at + each] for name, one in inputs.items()} for at in range(0, rows, each)]
 
 
+def has_peers(run: Any) -> bool:
+    """Return whether other processes train the same model, given Trainer's arguments or Lightning's trainer.
+
+    They wait for one another in each pass and whenever they save. A warning reaches each at another step, or only one:
+    acting alone it would hang them all.
+    """
+    return int(getattr(run, "world_size", 1)) > 1
+
+
+def _must_save(warnings: list[Any], run: Any) -> bool:
+    """Return whether to save a checkpoint now, once for the warnings so far."""
+    warned = bool(warnings)
+    warnings.clear()
+    if warned and has_peers(run):
+        log.warning("memory runs short, but no checkpoint is saved: this training has several processes")
+        return False
+    return warned
+
+
 def trainer_callback(companion: Any, base: Any = None) -> Any:
     """Return a callback for Hugging Face's Trainer, and those derived from it (TRL's)."""
     warnings = _warnings(companion)
@@ -117,9 +137,8 @@ def trainer_callback(companion: Any, base: Any = None) -> Any:
     class WslgpudCallback(base or import_module("transformers").TrainerCallback):  # type: ignore[misc]  # made when there
         """Saves a checkpoint at the end of the step in which the daemon has warned."""
 
-        def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
-            control.should_save = control.should_save or bool(warnings)
-            warnings.clear()
+        def on_step_end(self, args: Any, _state: Any, control: Any, **_: Any) -> Any:
+            control.should_save = _must_save(warnings, args) or control.should_save
             return control
 
     return WslgpudCallback
@@ -133,8 +152,7 @@ def lightning_callback(companion: Any, base: Any = None) -> Any:
         """Saves a checkpoint after the batch in which the daemon has warned."""
 
         def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-            if warnings:
-                warnings.clear()
+            if _must_save(warnings, trainer):
                 trainer.save_checkpoint(f"{trainer.default_root_dir}/wslgpud-step-{trainer.global_step}.ckpt")
 
     return WslgpudCallback
