@@ -122,6 +122,19 @@ def test_a_victim_is_named_by_the_script_that_it_ran() -> None:
     assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932), 5.0 GiB"
 
 
+def test_kills_at_the_same_moment_are_one_alert_with_all_victims() -> None:
+    large = oom_kill("python3", 7)
+    small = [
+        large._replace(fields={**large.fields, "victim": "cc1plus", "pid": pid, "size_bytes": 9}) for pid in (8, 9)
+    ]
+
+    (change,) = RuleEngine().observe(tick(1, events=(large, *small)))
+
+    text = compose(change)
+    assert str(text.headline) == "Killed for lack of memory: python3 (pid 7), 5.0 GiB, and 2 more"
+    assert str(text.evidence[0]).endswith("RAM was used up. Killed as well: 2 x cc1plus.")
+
+
 def test_kills_in_many_groups_while_it_was_off_are_one_alert() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)

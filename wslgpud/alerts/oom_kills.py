@@ -39,7 +39,7 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
             before, growing = context.last.processes, state.growing.get(resource)
             seen = UnnamedKill(context.snapshot.mono, context.snapshot.wall, before, growing)
             state.unnamed.setdefault(resource, seen)
-    yield from _named(context)
+    yield from _settled(context)
 
 
 def resource_of(kill: Event) -> str:
@@ -56,23 +56,20 @@ def _placed(context: MeasureContext, kill: Event) -> str:
     return resource_of(kill)
 
 
-def _condensed(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
-    """Yield each kill to report, with the kills that it represents.
+def _condensed(heard: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
+    """Yield a kill to report of each resource, with all that it represents: the largest, of past ones the last.
 
-    While no daemon ran, there may have been many: for each cgroup the last one is reported, and for very many cgroups,
-    most of them gone by now, only the last of all.
+    While no daemon ran, there may have been many: of very many cgroups, most of them gone by now, only one is reported.
     """
-    missed: dict[str, list[Event]] = {}
+    kills: dict[str, list[Event]] = {}
     for event in heard:
-        resource = resource_of(event)
-        if event.fields.get("past") and resource != "ram":
-            missed.setdefault(resource, []).append(event)
-        else:
-            yield event, (event,)
+        kills.setdefault(resource_of(event), []).append(event)
+    missed = [name for name, its_kills in kills.items() if name != "ram" and its_kills[-1].fields.get("past")]
     if len(missed) > MAX_MISSED:
-        missed = {"": [event for event in heard if event.fields.get("past") and resource_of(event) != "ram"]}
-    for kills in missed.values():
-        yield kills[-1], kills
+        kills[""] = sorted((kill for name in missed for kill in kills.pop(name)), key=lambda kill: kill.wall)
+    for its_kills in kills.values():
+        past = its_kills[-1].fields.get("past")
+        yield its_kills[-1] if past else max(its_kills, key=lambda k: int(k.fields.get("size_bytes", 0))), its_kills
 
 
 def _facts(context: MeasureContext, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
@@ -85,10 +82,17 @@ def _facts(context: MeasureContext, event: Event, alike: Sequence[Event]) -> dic
     if past:  # reported now, but in the past
         facts["died_wall"] = event.wall
     if len(alike) > 1:
-        victims = Counter(str(e.fields.get("victim", "?")) for e in alike).most_common()
-        told = tuple(say("{count} x {name}", count=n, name=name) for name, n in victims)
-        facts |= {"kills": len(alike), "victims": told}
+        facts |= {"kills": len(alike)} if past else {"more": len(alike) - 1}
+        if past and resource_of(event) != "ram":
+            facts["victims"] = _counted_by_name(alike)
+        else:
+            facts["also"] = _counted_by_name(kill for kill in alike if kill is not event)
     return facts
+
+
+def _counted_by_name(kills: Iterable[Event]) -> tuple[Fact, ...]:
+    victims = Counter(str(kill.fields.get("victim", "?")) for kill in kills).most_common()
+    return tuple(say("{count} x {name}", count=count, name=name) for name, count in victims)
 
 
 def _counted(context: MeasureContext) -> set[str]:
@@ -120,7 +124,7 @@ def _counts(snapshot: Snapshot) -> dict[str, KillCount]:
     return found
 
 
-def _named(context: MeasureContext) -> Iterator[Signal]:
+def _settled(context: MeasureContext) -> Iterator[Signal]:
     """Yield the counted kills, each once its victim is known, or waiting has not helped."""
     unnamed, mono, groups = context.kills.unnamed, context.snapshot.mono, context.kills.counts.keys() - {"ram"}
     for resource, kill in list(unnamed.items()):
