@@ -95,6 +95,18 @@ def test_an_open_incident_describes_the_present_not_its_start() -> None:
     assert text_now(incident, None) == compose(row)
 
 
+@pytest.mark.parametrize("first", ["memory_exhaustion", "oom_kill"])
+def test_growth_that_goes_on_is_not_over_with_the_kill_before(first: str) -> None:
+    rows = {"memory_exhaustion": memory(WARNING), "oom_kill": transition(5, Level.OK, Level.CRITICAL, rule="oom_kill")}
+    begun = [rows.pop(first), *rows.values()]
+    ended = transition(40, Level.CRITICAL, Level.OK, rule="oom_kill")
+    (incident,) = fold(enumerate([*begun, ended], start=1))
+
+    assert incident.closed_wall is None
+    assert text_now(incident, WARNING) == compose(memory(WARNING))
+    assert text_now(incident, None) == compose(memory(WARNING))
+
+
 @pytest.mark.parametrize(
     ("left", "headline"),
     [(14 * GIB, "RAM is fine again: 14 of 24 GiB free"), (GIB, "RAM is no longer running out: 1.0 of 24 GiB left")],

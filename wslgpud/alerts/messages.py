@@ -89,9 +89,11 @@ def text_now(incident: Incident, forecast: Forecast | None) -> Text:
     # A paused job is no all-clear, however calm it looks; but another process that keeps growing comes first.
     if incident.paused is not None and incident.stands_still(forecast):
         return compose(incident.paused)
-    if incident.rule == MEMORY and forecast is not None:
-        return _memory(with_victim(forecast, incident.kill), incident.last)
-    return compose(incident.last)
+    if forecast is not None and (incident.rule == MEMORY or MEMORY in incident.held):
+        # The last row may be the end of a kill, while memory runs out again. That of a pause comes first.
+        row = incident.last if incident.last.rule == BRAKE else incident.held.get(MEMORY, incident.last)
+        return _memory(with_victim(forecast, incident.kill), row)
+    return compose(max(incident.held.values(), key=lambda row: (row.new, row.wall), default=incident.last))
 
 
 def _memory(forecast: Forecast, row: Transition) -> Text:
