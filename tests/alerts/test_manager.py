@@ -224,7 +224,8 @@ def test_an_alert_repeats_each_time_half_the_time_left_is_gone(life: Life) -> No
     assert len(times) == 4
     assert all(later <= earlier / 2 for earlier, later in pairwise(times))
     assert repeated[0]["headline"].startswith("RAM full in about ")
-    assert len(life.rows()) == 1
+    assert [row.old for _, row in life.rows()] == [OK, *[WARNING] * 3], "each is part of the incident's story"
+    assert len(fold(life.rows())) == 1
 
 
 def test_each_incident_starts_its_own_countdown_to_a_repeat(life: Life) -> None:
@@ -435,6 +436,38 @@ def test_an_alert_that_outlasts_its_silence_is_sent_once_it_ends(life: Life) -> 
     warned = [("memory_exhaustion", "opened")]
     assert told == [(t, warned if t >= 2000 else []) for t in range(900, 3000, 100)]
     assert life.waiting()[0]["eta_seconds"] == {"middle": 700.0}, "what is so now, not what was so then"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_alert_told_before_its_silence_is_told_once_after(tmp_path: Path, restarts: bool) -> None:
+    life = Life(tmp_path)
+    life.memory(1, OK, WARNING)
+    life.manager.control.silence(Silence("memory_exhaustion", "*", START + 100), START)
+    life.memory(2, WARNING, WARNING)
+    if restarts:
+        life.end()
+        life = Life(tmp_path, clock=life.clock)
+    told = []
+    for t in (50, 99, 101, 102, 200):
+        life.memory(t, WARNING, WARNING)
+        told.append(len(life.waiting()))
+    shown = report(life.store.reader, life.rows()[0][0], ENGLISH)
+    life.end()
+
+    assert told == [1, 1, 2, 2, 2]
+    assert shown is not None
+    assert len(shown.document["messages"]) == 2
+
+
+@pytest.mark.parametrize(("then", "told"), [(WARNING, 1), (CRITICAL, 2)])
+def test_an_acknowledged_alert_is_told_after_a_silence_if_worse(life: Life, then: Level, told: int) -> None:
+    life.memory(1, OK, WARNING)
+    life.manager.control.acknowledge(life.manager.standing()[0].incident.id)
+    life.manager.control.silence(Silence("*", "*", START + 100), START)
+    life.memory(50, WARNING, then)
+    life.memory(101, then, then)
+
+    assert len(life.waiting()) == told
 
 
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wslgpud.alerts import incidents
 from wslgpud.alerts.channels import Channel, Payload
 from wslgpud.alerts.dispatcher import Dispatcher, lowest_levels, optional_channels
 from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, UnseenLoss, grouped, kind_of
-from wslgpud.alerts.messages import Text, announcement, compose, payload, tally, text_now
+from wslgpud.alerts.messages import announcement, compose, payload, tally, text_now
 from wslgpud.alerts.rules import RuleEngine, is_momentary
 from wslgpud.alerts.save_request import SaveRequests
 from wslgpud.config import Alerts
@@ -100,8 +100,7 @@ class AlertManager:
         self._save_requests = SaveRequests(settings)
         #: the processes paused by the brake, by pid and start time, set by the loop
         self.paused: frozenset[tuple[int, int]] = frozenset()
-        self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one announced, and when
-        self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents with changes withheld by a silence
+        self._silenced: set[tuple[str, int]] = set()  # rules and incidents of the alerts that a silence covers
         self._announced = False
         self._reports: deque[Transition] = deque()
         self._lately: deque[Transition] = deque(maxlen=MAX_LATELY)
@@ -186,7 +185,7 @@ class AlertManager:
         self._close_overdue(snapshot.wall, snapshot.mono)
         if self._settings.repeat:
             self._repeat(snapshot)
-        self._send_deferred()
+        self._tell_after_silence()
         if self._announced:
             # The channels are already sending; a daemon killed now should know after its restart.
             self._store.flush(SYNC_SECONDS)
@@ -216,10 +215,11 @@ class AlertManager:
             self._announce(Transition(wall, mono, row.resource, row.rule, row.new, Level.OK, forecast=now))
 
     def _announce(self, wanted: Transition) -> None:
-        """Make a row of the change, put it into the outbox of each channel that wants it, and log it."""
-        row = self._ledger.reconcile(wanted)
-        if row is None:
-            return
+        """Record a change of level and put a message into the outbox of each channel that wants it, unless known."""
+        if (row := self._ledger.reconcile(wanted)) is not None:
+            self._record(row)
+
+    def _record(self, row: Transition) -> None:
         before = self._ledger.known(row)
         returns = self._returns(row, before)
         row, message = announcement(row, before, self._processes, returns=returns, host=self._place.host)
@@ -229,14 +229,8 @@ class AlertManager:
         self.dispatcher.wake()
         self._announced = True
         incident, ended = self._ledger.take(number, row)
-        if kind_of(row) in ("opened", "escalated") and self._is_silenced(row):
-            self._unsaid.add((row.rule, incident.id))
         for one in (*ended, incident):
             self._keep_past(one)
-        if row.rule == MEMORY and row.new == Level.OK:
-            self._last_eta.pop(row.resource, None)  # the next time left is compared only within its own incident
-        elif row.forecast is not None and row.forecast.eta_seconds is not None:
-            self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._share_copies()
 
     def _returns(self, row: Transition, before: Incident | None) -> bool:
@@ -261,40 +255,42 @@ class AlertManager:
         self._known = [known[number] for number in sorted(known)]
         self._score = tuple(incidents.score(self._known))
 
-    def _repeat(self, snapshot: Snapshot) -> None:
-        """Repeat the warning once half of the remaining time has passed."""
-        for resource, forecast in self._forecasts.items():
-            incident, eta = self._ledger.open.get((MEMORY, resource)), forecast.eta_seconds
-            last = None if incident is None else incident.held.get(MEMORY)
-            if incident is None or last is None or last.new < Level.WARNING or eta is None:
+    def _repeat(self, at: Snapshot) -> None:
+        """Repeat a warning of memory once half of the time that was left when it was last told has passed."""
+        for incident in self._open:
+            last, now = incident.held.get(MEMORY), self._forecasts.get(incident.resource)
+            if last is None or last.new < Level.WARNING or at.mono - last.mono < REPEAT_SECONDS:
                 continue
-            last_eta, when = self._last_eta.setdefault(resource, (eta, snapshot.mono))
-            if eta <= last_eta / 2 and snapshot.mono - when >= REPEAT_SECONDS:
-                self._last_eta[resource] = (eta, snapshot.mono)
-                row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, last.new, last.new, forecast=forecast)
-                self._post(row, compose(row), incident)
+            if now is None or now.eta_seconds is None:
+                continue
+            told = None if last.forecast is None else last.forecast.eta_seconds
+            row = Transition(at.wall, at.mono, incident.resource, MEMORY, last.new, last.new, forecast=now)
+            if (told is None or now.eta_seconds <= told / 2) and self._wanting(row, incident):
+                self._record(row)
 
-    def _send_deferred(self) -> None:
-        """Announce changes withheld by a silence, those of memory with the current forecast."""
-        for rule, number in sorted(self._unsaid):
-            incident = next((i for i in self._open if i.id == number and rule in i.held), None)
-            if incident is not None and self._is_silenced(incident.held[rule]):
-                continue
-            self._unsaid.discard((rule, number))
-            if incident is None:  # closed
-                continue
-            row = incident.held[rule]
-            now = self._forecasts.get(row.resource) if rule == MEMORY else None
-            if now is not None:
-                row = replace(row, wall=self._clock.wall(), forecast=now)
-            self._post(row, text_now(incident, now), incident)
+    def _tell_after_silence(self) -> None:
+        """Send a message about each alert that has outlasted its silence, that of memory with the current forecast."""
+        before, self._silenced = self._silenced, set()
+        for incident in self._open:
+            for rule, row in incident.held.items():
+                if self._is_silenced(row):
+                    self._silenced.add((rule, incident.id))
+                elif (rule, incident.id) in before and not self._is_known(row, incident):
+                    self._remind(row, incident)
 
-    def _post(self, row: Transition, text: Text, incident: Incident) -> None:
-        """Post a message about an incident without a new row."""
-        message = payload(row, text, incident=incident, host=self._place.host)
+    def _remind(self, row: Transition, incident: Incident) -> None:
+        now = self._forecasts.get(row.resource) if row.rule == MEMORY else None
+        if now is not None:
+            row = replace(row, wall=self._clock.wall(), forecast=now)
+        message = payload(row, text_now(incident, now), incident=incident, host=self._place.host)
         for channel in self._wanting(row, incident):
             self._store.outbox.post(channel, message)
         self.dispatcher.wake()
+
+    def _is_known(self, row: Transition, incident: Incident) -> bool:
+        """Return whether an acknowledged incident is no worse than when it began."""
+        begins = row.rule == incident.rule and kind_of(row) == "opened"
+        return begins and incident.id in self.control.now.acknowledged
 
     def _is_silenced(self, row: Transition) -> bool:
         return self.control.now.silenced_until(row.rule, row.resource, self._clock.wall()) is not None

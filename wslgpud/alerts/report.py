@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from wslgpud.alerts.oom_kills import resource_of
 from wslgpud.alerts.rules import BRAKE, OOM_KILL, UNCLEAN_END
 from wslgpud.model import MEMORY, Event, Level, Transition
 from wslgpud.risk.attribution import full_name
+from wslgpud.security.shapes import LATEST_WALL
 from wslgpud.store import ProcessPoint, Reader, SeriesRef
 from wslgpud.words import MessageLike, Translator, sentences, to_json
 from wslgpud.words.moments import iso
@@ -93,7 +94,6 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
     start, end = _framed(start, end, incident, curves, warned)
     text = compose(_row_that_explains(incident, warned))
     false = incident.rule == MEMORY and false_alarm(incident, grouped(history.changes(brief=True)))
-    sent = min(start, incident.opened_wall) - 1.0, max(end, incident.changed_wall) + AFTER_SECONDS[1]
     document = {
         **_summary(incident, translator),
         "title": translator.t(RULES[incident.rule]["title"]) if incident.rule in RULES else None,
@@ -112,7 +112,7 @@ def report(history: Reader, number: int, translator: Translator) -> Report | Non
         "trouble": shown(incident.first.facts, translator).get("trouble"),
         "growing": _who_grew(history, incident, start, moment, list(own.values())),
         "levels": [_step(own[n], translator) for n in sorted(own, key=lambda n: (own[n].wall, n))],
-        "messages": _deliveries(history, own, *sent),
+        "messages": _messages(history, incident),
         "events": _events(history, incident, start, end, translator),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
@@ -249,9 +249,10 @@ def _step(row: Transition, translator: Translator) -> dict[str, Any]:
     }
 
 
-def _deliveries(
-    history: Reader, about: Container[int | None], since_wall: float, until_wall: float
-) -> list[dict[str, Any]]:
+def _messages(history: Reader, incident: Incident) -> list[dict[str, Any]]:
+    """Return what was sent about an incident, of an open one up to now: reminders, too, which are no rows."""
+    first, last = sorted((incident.opened_wall, incident.changed_wall))  # the clock may have been set back
+    last = LATEST_WALL if incident.closed_wall is None else last
     return [
         {
             "channel": d.channel,
@@ -260,8 +261,9 @@ def _deliveries(
             "attempts": d.attempts,
             "error": d.error or None,
         }
-        for d in history.deliveries(since_wall, until_wall)
-        if d.transition_id in about
+        for d in history.deliveries(first - AFTER_SECONDS[1], last + AFTER_SECONDS[1])
+        # The message that opens it does not know its number.
+        if d.payload.get("incident", d.transition_id) == incident.id
     ]
 
 
