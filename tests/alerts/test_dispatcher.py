@@ -152,6 +152,17 @@ def test_a_day_old_or_refused_message_is_given_up_with_a_reason() -> None:
     assert channel.took == ["taken"]
 
 
+def test_a_message_that_cannot_be_rendered_holds_up_no_other() -> None:
+    outbox, channel = Outbox(), Flaky(0)
+    outbox.waiting = [Waiting(1, {"message": ["of another version"]}, SystemClock().wall())]
+    outbox.put(2, "taken")
+    (worker,) = Dispatcher([channel], outbox, HandClock())._workers
+    assert (worker._step(), worker._step()) == (0.0, 0.0)
+
+    assert [(number, str(why)) for number, why in outbox.given_up] == [(1, "internal error: ValueError")]
+    assert channel.took == ["taken"]
+
+
 def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
 

@@ -21,12 +21,13 @@ from wslgpud.alerts.channels import Channel, DeliveryError, Payload, shown
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.programs import CommandChannel, DesktopChannel, ToastChannel
+from wslgpud.alerts.messages import Text, payload
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Clock, Host
-from wslgpud.model import Level
+from wslgpud.model import Level, Transition
 from wslgpud.store import Delivery, Outbox
 from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, MessageLike, Translator, cause, say
-from wslgpud.words.moments import iso, local_time
+from wslgpud.words.moments import local_time
 
 log = logging.getLogger(__name__)
 
@@ -149,17 +150,10 @@ def digest(messages: Sequence[Payload], translator: Translator) -> dict[str, Any
 
 def trial(wall: float, command: str) -> dict[str, Any]:
     """Return a rendered message to test a channel, which names the command that sent it."""
-    headline = say("Test message from wslgpud: alerts arrive here")
-    message = {
-        **dict.fromkeys(("at", "since"), iso(wall)),
-        **dict.fromkeys(("resource", "rule"), "test"),
-        **dict.fromkeys(("level", "previous_level"), "ok"),
-        "kind": "closed",
-        "host": socket.gethostname(),
-        "message": words.to_json(headline),
-        "evidence": words.to_json(say("Sent by '{command}'. Nothing is wrong.", command=command)),
-    }
-    return rendered(message, words.current())
+    sent_by = say("Sent by '{command}'. Nothing is wrong.", command=command)
+    text = Text(say("Test message from wslgpud: alerts arrive here"), (sent_by,))
+    row = Transition(wall, 0.0, "test", "test", Level.OK, Level.OK)
+    return rendered(payload(row, text, host=socket.gethostname()), words.current())
 
 
 class SendPolicy:
@@ -293,9 +287,12 @@ class _ChannelWorker:
         return kept[::-1]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
-        translator = self._owner.translator
+        readable = [(delivery, message) for delivery in batch if (message := self._rendered(delivery)) is not None]
+        if not readable:
+            return 0.0
+        batch = [delivery for delivery, _ in readable]
         try:
-            self._channel.send(digest([rendered(d.payload, translator, d.transition_id) for d in batch], translator))
+            self._channel.send(digest([message for _, message in readable], self._owner.translator))
         except DeliveryError as error:
             log.warning("alert not sent by %s: %s", self._channel.name, error)
             return self._failed(batch, cause(error), permanent=error.permanent)
@@ -308,6 +305,15 @@ class _ChannelWorker:
         if self._policy is not None:
             self._policy.sent(self._clock.mono())
         return 0.0
+
+    def _rendered(self, delivery: Delivery) -> dict[str, Any] | None:
+        """Return a message for the channel. One that cannot be rendered is given up: it would hold up all others."""
+        try:
+            return rendered(delivery.payload, self._owner.translator, delivery.transition_id)
+        except Exception as bug:
+            log.exception("a message for %s cannot be rendered; please report this", self._channel.name)
+            self._done([delivery], "refused", say("internal error: {error}", error=type(bug).__name__))
+            return None
 
     def _failed(self, batch: Sequence[Delivery], error: MessageLike, *, permanent: bool) -> float:
         if permanent:
