@@ -19,10 +19,10 @@ THRESHOLDS = {
     "swap_thrash": "warning:0.2/10s critical:0.5/20s clear:0.1/30s",
     "gpu_throttled": "warning:1/60s clear:1/120s",
     "vram_spill": "warning:268435456/20s critical:2147483648/60s clear:134217728/60s",
-    "training_leak": "info:1e-09/0s warning:0.25/0s clear:1e-09/30s",
+    "training_leak": "info:1e-09/0s warning:0.25/0s clear:1e-09/30s lapses",
     "training_retries": "warning:1/0s clear:1/600s momentary",
-    "training_length": "info:134217728/0s clear:134217728/30s",
-    "training_slowed": "info:3/30s clear:2/60s",
+    "training_length": "info:134217728/0s clear:134217728/30s lapses",
+    "training_slowed": "info:3/30s clear:2/60s lapses",
     "windows_memory_low": "warning:0.06/30s critical:0.025/30s clear:0.1/60s falling",
     "state_disk_full": "warning:2147483648/5s critical:322122547.2/5s clear:2684354560/30s falling",
     "windows_disk_full": "warning:1.073741824e+10/5s critical:2147483648/5s clear:1.288490189e+10/60s falling",
@@ -37,7 +37,7 @@ THRESHOLDS = {
 
 def written(rule: Rule) -> str:
     steps = " ".join(f"{step.level.label}:{step.value:.10g}/{step.for_seconds:g}s" for step in rule.thresholds)
-    kind = " falling" * rule.falling + " momentary" * rule.momentary
+    kind = " falling" * rule.falling + " momentary" * rule.momentary + " lapses" * rule.lapses
     return f"{steps} clear:{rule.clear:.10g}/{rule.clear_seconds:g}s{kind}"
 
 

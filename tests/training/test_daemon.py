@@ -98,9 +98,13 @@ def test_a_leak_becomes_a_warning_once_it_has_taken_a_quarter() -> None:
     assert "train.py keeps 3 MiB more with each step; full in about 2000 steps" in str(compose(named).headline)
 
 
-def test_a_training_that_has_ended_keeps_nothing_open() -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_training_that_has_ended_keeps_nothing_open(restarts: bool) -> None:
     engine = RuleEngine()
-    engine.observe(told(note(60)))
+    rows = engine.observe(told(note(60)))
+    if restarts:
+        engine = RuleEngine()
+        engine.resume(rows, 1.0)
     closed = [change for second in range(2, 40) for change in engine.observe(tick(second))]
 
     assert [(change.rule, change.new) for change in closed] == [("training_leak", Level.OK)]

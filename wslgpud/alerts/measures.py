@@ -94,8 +94,6 @@ class MeasureContext:
     kills: KillCounters = field(default_factory=KillCounters)
     #: processes of the last two lists, by pid: the kernel log may be a tick late
     processes: dict[int, ProcessSample] = field(default_factory=dict)
-    #: resources that a training has used
-    trained: set[str] = field(default_factory=set)
     #: VRAM that Windows has moved into RAM, of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
@@ -324,9 +322,8 @@ def damaged_store(context: MeasureContext) -> Iterator[Signal]:
     yield Signal("store", float(bool(damage)), {"damage": damage} if damage else {})
 
 
-def training_leaks(context: MeasureContext) -> Iterator[Signal]:
+def training_leaks(context: MeasureContext) -> list[Signal]:
     """Return the memory leaked by a training, as a share of the room left when the leak began."""
-    context.trained |= {labels[2] for labels in context.snapshot.family(training.KEPT)}
     found = []
     for labels, left in context.snapshot.family(training.STEPS_LEFT).items():
         pid, program, resource = labels
@@ -336,7 +333,7 @@ def training_leaks(context: MeasureContext) -> Iterator[Signal]:
         if (seconds := context.snapshot.value(training.TIME_LEFT, *labels)) is not None:
             facts["eta_seconds"] = seconds
         found.append(Signal(resource, grown / (grown + left * per_step), facts))
-    return _largest(found, context.trained)
+    return _rising(found)
 
 
 def training_retries(context: MeasureContext) -> Iterator[Signal]:
@@ -351,16 +348,15 @@ def training_retries(context: MeasureContext) -> Iterator[Signal]:
             yield Signal(resource, 1.0, facts)
 
 
-def training_lengths(context: MeasureContext) -> Iterator[Signal]:
+def training_lengths(context: MeasureContext) -> list[Signal]:
     """Return the memory that a batch of the longest allowed sequences will lack, judging by the longest so far."""
-    lacking = (
+    return _rising(
         Signal(resource, lacks, {"program": program, "pid": int(pid), "lacking_bytes": lacks})
         for (pid, program, resource), lacks in context.snapshot.family(training.MAX_LACKS).items()
     )
-    return _largest(lacking, context.trained)
 
 
-def training_slowed(context: MeasureContext) -> Iterator[Signal]:
+def training_slowed(context: MeasureContext) -> list[Signal]:
     """Return the slowdown of steps relative to the fastest minute, while a card spills into Windows' memory."""
     now, found = context.snapshot, list[Signal]()
     family = now.family
@@ -377,7 +373,7 @@ def training_slowed(context: MeasureContext) -> Iterator[Signal]:
             facts: dict[str, Fact] = {"program": program, "pid": int(pid), "shared_bytes": spilled[resource]}
             facts |= {"times": f"{each / once:.1f}", "number": f"{1 / each:.2g}", "usual": f"{1 / once:.2g}"}
             found.append(Signal(resource, each / once, facts))
-    return _largest(found, context.trained)
+    return _rising(found)
 
 
 def _silent_seconds(context: MeasureContext, report: SourceReport, also: str = "") -> float:
@@ -399,7 +395,6 @@ def _holder(context: MeasureContext, spec: MetricSpec) -> list[tuple[str, Number
     return [(f"disk:{place}", value) for place, value in sorted(inside, key=lambda i: -len(i[0]))[:1]]
 
 
-def _largest(found: Iterable[Signal], trained: Iterable[str]) -> Iterator[Signal]:
-    """Yield the largest signal of each card; 0 where there is none: a training that has ended holds nothing."""
-    largest = {signal.resource: signal for signal in sorted(found, key=lambda one: one.value)}
-    yield from (largest.get(name) or Signal(name, 0.0) for name in sorted(trained))
+def _rising(found: Iterable[Signal]) -> list[Signal]:
+    """Return the signals with the largest last: of several on one resource, the last counts."""
+    return sorted(found, key=lambda signal: signal.value)

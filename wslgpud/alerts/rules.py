@@ -59,9 +59,10 @@ class Rule:
     """A rule for one kind of problem.
 
     ``clear`` is the value below which (above, where ``falling``) it starts to be over, so that a value fluctuating
-    around a threshold does not open and close it; ``clear_seconds`` is how long it must stay there. A ``momentary``
-    problem is an event: not measured means not happening, its end is not worth a message, and it stays open for
-    ``clear_seconds`` only to keep a burst together. Whether memory is still short is left to the forecast.
+    around a threshold does not open and close it; ``clear_seconds`` is how long it must stay there. One that ``lapses``
+    is over when it is not measured: a training that has ended holds nothing. A ``momentary`` problem is an event, which
+    lapses, too: its end is not worth a message, and it stays open for ``clear_seconds`` only to keep a burst together.
+    Whether memory is still short is left to the forecast.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Rule:
     clear: float
     clear_seconds: float
     momentary: bool = False
+    lapses: bool = False
 
     @property
     def falling(self) -> bool:
@@ -130,12 +132,21 @@ RULES: tuple[Rule, ...] = (
     Rule("vram_spill", measures.spill, (Threshold(_W, 256 * _MIB, 20), Threshold(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # By Lindy's rule, as for other growth (risk/README.md, 3): growth that has taken a quarter of the room takes the
     # rest in more than one case in four. A cache that stops growing before is reported, but without a warning.
-    Rule("training_leak", measures.training_leaks, (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)), 1e-9, 30),
+    Rule(
+        "training_leak",
+        measures.training_leaks,
+        (Threshold(Level.INFO, 1e-9), Threshold(_W, 0.25)),
+        1e-9,
+        30,
+        lapses=True,
+    ),
     _happens("training_retries", measures.training_retries, _W, _NEWS_SECONDS),
     # Information, as it is unknown whether the data has sequences that long; less is within the error of the estimate.
-    Rule("training_length", measures.training_lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30),
+    Rule(
+        "training_length", measures.training_lengths, (Threshold(Level.INFO, 128 * _MIB),), 128 * _MIB, 30, lapses=True
+    ),
     # The full, spilling card has its own warning: this is the cost.
-    Rule("training_slowed", measures.training_slowed, (Threshold(Level.INFO, 3, 30),), 2, 60),
+    Rule("training_slowed", measures.training_slowed, (Threshold(Level.INFO, 3, 30),), 2, 60, lapses=True),
     # Windows' own detector of exhaustion (event 2004) fires when nearly all of the commit limit is used; Windows
     # programs fail before Linux ones do: https://github.com/microsoft/WSL/issues/41285
     Rule(WINDOWS_MEMORY_LOW, measures.windows_memory, (Threshold(_W, 0.06, 30), Threshold(_C, 0.025, 30)), 0.1, 60),
@@ -257,7 +268,7 @@ class RuleEngine:
         old = state.level
         if signal is not None:
             state.seen, state.facts = now, signal.facts or state.facts
-        if signal is not None or rule.momentary:
+        if signal is not None or rule.momentary or rule.lapses:
             state.level = self._level(rule, state, None if signal is None else signal.value, now)
         elif now - state.seen > FORGET_SECONDS:
             state.level, state.since, state.facts = Level.OK, {}, {"unseen_seconds": now - state.seen}
