@@ -191,24 +191,18 @@ def test_the_list_has_what_changed_or_was_open_in_the_period(since: int, until: 
 
 
 def test_an_open_incident_has_the_daemons_current_headline(tmp_path: Path) -> None:
-    killed = replace(transition(55, Level.OK, Level.CRITICAL), wall=START + 55)
-    chosen = [
-        incident(id=1, closed_wall=None),
-        incident(id=2),
-        incident(id=3, closed_wall=None, kill=killed),
-        incident(id=4, closed_wall=None),
-        incident(id=5, closed_wall=None),
-    ]
-    told = [{"id": one.id, "opened": at(15.25), "headline": "in ~40 s", "outcome": "kept"} for one in chosen]
+    ended = {2: {"closed": at(60)}, 3: {"killed": at(55)}}
+    recorded = {"opened": at(15.25), "headline": "in ~40 s", "outcome": "kept"}
+    told = [{"id": number, **recorded, **ended.get(number, {})} for number in range(1, 6)]
     now = [{"id": number, "since": at(15), "headline": "in ~20 s"} for number in (1, 2, 3)]
     now.append({"id": 4, "since": at(16), "headline": "another daemon's"})
 
     with saying(tmp_path, {"incidents": now}):
-        shown = _as_of_now(told, chosen, tmp_path)
+        shown = _as_of_now(told, tmp_path)
 
     assert [one["headline"] for one in shown] == ["in ~20 s", *["in ~40 s"] * 4]
     assert {one["outcome"] for one in shown} == {"kept"}
-    assert _as_of_now(told, chosen, tmp_path) == told, "no daemon answers"
+    assert _as_of_now(told, tmp_path) == told, "no daemon answers"
 
 
 @pytest.mark.parametrize(

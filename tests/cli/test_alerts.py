@@ -74,6 +74,12 @@ def listed(state: Path) -> Any:
     return json.loads(run("list", "--json", "--state", str(state)).output)
 
 
+def recorded(state: Path) -> Any:
+    """Return the open incidents that only the history knows."""
+    with daemon(state):
+        return listed(state)["open"]
+
+
 def silence(state: Path, *words: str) -> str:
     return run("silence", *words, "--state", str(state)).output
 
@@ -122,7 +128,7 @@ def test_without_a_daemon_a_silence_fails_and_says_the_remedy(tmp_path: Path) ->
 
 def test_an_incident_a_full_disk_kept_out_of_history_is_listed(played: tuple[Path, int]) -> None:
     state, number = played
-    (one,) = listed(state)["open"]
+    (one,) = recorded(state)
     told = {"level": "warning", "headline": "told now"}
     with daemon(state, {**told, "id": number, "since": one["opened"]}, {**told, "id": 999, "since": one["opened"]}):
         both = listed(state)["open"]
@@ -133,12 +139,14 @@ def test_an_incident_a_full_disk_kept_out_of_history_is_listed(played: tuple[Pat
 
 def test_people_see_incidents_live_and_programs_as_recorded(played: tuple[Path, int]) -> None:
     state, number = played
-    (one,) = listed(state)["open"]
+    (one,) = recorded(state)
     with daemon(state, {"id": number, "since": one["opened"], "headline": "told now"}):
         shown = run("show", str(number), "--state", str(state)).output
+        listing = run("list", "--state", str(state)).output
         document = json.loads(run("show", str(number), "--json", "--state", str(state)).output)
 
     assert shown.startswith(f"Incident {number}: told now\n")
+    assert listing.endswith("  told now\n")
     assert document["headline"] == one["headline"]
 
 
@@ -146,7 +154,9 @@ def test_nothing_open_is_said(tmp_path: Path) -> None:
     stage = Stage(tmp_path, database=tmp_path / "wslgpud.db", name="here")
     stage.close()
 
-    assert run("list", "--state", str(tmp_path)).output == "no open incidents\n"
+    with daemon(tmp_path):
+        assert run("list", "--state", str(tmp_path)).output == "no open incidents\n"
+    assert run("list", "--state", str(tmp_path)).stderr == "wslgpud: no daemon answers here: no warnings are sent\n"
 
 
 def test_a_silence_lasts_as_long_as_asked_or_until_replaced(state: Path) -> None:

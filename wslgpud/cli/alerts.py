@@ -1,4 +1,4 @@
-"""``wslgpud alerts`` and ``wslgpud incidents``: what was warned of, as a list or one in full; tests, silences."""
+"""``wslgpud alerts`` and ``wslgpud incidents``: incidents as a list or one in full; test messages, silences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from wslgpud.cli.common import (
 )
 from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.help import brief, wrapped
-from wslgpud.client import answering
+from wslgpud.client import DaemonClient, answering
 from wslgpud.model import Level
 from wslgpud.series.incident_plot import IncidentMarks, foretold, marks, plot_incident
 from wslgpud.store import Reader
@@ -91,13 +91,13 @@ def incidents(
             if as_json:
                 common.print_json(documents)
             else:
-                _print_list(_as_of_now(documents, chosen, state))
+                _print_list(_as_of_now(documents, state))
             return
         shown = report(reader, number, current())
     if shown is None:
         raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)
     if not as_json:
-        shown = shown._replace(document=_as_of_now([shown.document], [shown.incident], state)[0])
+        shown = shown._replace(document=_as_of_now([shown.document], state)[0])
     if (file := picture(plot)) is not None:
         _draw(shown, file)
     if as_json:
@@ -106,14 +106,12 @@ def incidents(
         Console().print(*_readable(shown), sep="\n")
 
 
-def _as_of_now(
-    documents: Sequence[dict[str, Any]], chosen: Sequence[Incident], state: Path | None
-) -> list[dict[str, Any]]:
+def _as_of_now(documents: Sequence[dict[str, Any]], state: Path | None) -> list[dict[str, Any]]:
     """Return incidents with the running daemon's headline for those still open.
 
     Their rows describe the state when they were written; one with a kill keeps its own story.
     """
-    going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
+    going_on = {d["id"] for d in documents if "closed" not in d and "killed" not in d}
     _, status = (answering(daemon_folders(state), lambda _: None) if going_on else None) or (None, {})
     # Another daemon's incident of the same number began at another time; rows keep fewer digits of a second.
     now = {(i["id"], i["since"][:19]): i["headline"] for i in status.get("incidents", ()) if i["id"] in going_on}
@@ -226,6 +224,8 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
     """
     control = ControlFile(common.data_folder(state), warn).now
     going_on = _open(config, state)
+    if DaemonClient.of(common.data_folder(state)) is None:
+        warn("no daemon answers here: no warnings are sent")
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
         quiet = [
@@ -236,7 +236,7 @@ def list_(config: common.Config = None, as_json: common.Json = False, state: com
         common.print_json({"open": known, "silences": quiet})
         return
     rows = []
-    for i in going_on:
+    for i in _as_of_now(going_on, state):
         note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
         since = t("since {time}", time=local_time(i["opened"]))
         rows.append((str(i["id"]), t(i["level"]), since, f"{i['headline']}{note}"))
