@@ -1,4 +1,4 @@
-"""Active stress runs, guarded commands and trainings: what they announce of themselves over the control socket.
+"""Active stress runs, guarded commands and trainings, as they announce themselves over the control socket.
 
 The kernel says whose connection it is; nothing else that a program says of itself is believed, and nothing it says of
 others. A run lasts as long as its connection and its process: a fork may keep the connection open.
@@ -64,7 +64,7 @@ WRITE_SECONDS = 0.5
 
 
 class Noted(NamedTuple):
-    """A run: its process, as the kernel knows it, and what it says of itself."""
+    """A run: its process, as the kernel knows it, and its announcement."""
 
     who: Identity
     document: Mapping[str, Any]
@@ -87,7 +87,7 @@ class Note:
     folder, else for the service, and goes on without either.
     """
 
-    def __init__(  # noqa: PLR0913 - what it announces
+    def __init__(  # noqa: PLR0913 - the parts of the announcement
         self, host: Host, kind: Kind, what: str, *, state_folder: Path, who: str = "", gpu: int | None = None
     ) -> None:
         from wslgpud.training.companion import Announcement  # the daemon itself rarely runs anything
@@ -205,7 +205,7 @@ class AnnouncedRuns:
         self.warned: Mapping[int, tuple[str, float | None]] = {}
 
     def announce(self, peer: Peer, document: dict[str, Any]) -> dict[str, Any]:
-        """Take what a process says of its run; return what it must know.
+        """Take a process's announcement of its run; return the answer.
 
         Raises ValueError: malformed, or of no process that lives and has one user; TooManyRuns.
         """

@@ -9,13 +9,12 @@ it must not say that nothing went wrong.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.messages import compose
@@ -26,7 +25,7 @@ from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, 
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.security.redaction import masked
-from wslgpud.security.safe_files import Folder
+from wslgpud.security.safe_files import Folder, parsed
 from wslgpud.sources import parse_uint, table
 from wslgpud.sources.kernel_lines import LineParser
 from wslgpud.store import DaemonRun, ProcessPoint, Store
@@ -177,19 +176,15 @@ def _kills_in_journal(host: Host) -> Iterator[tuple[str, Event]]:
     """Yield the kills in the journal, of all boots, oldest first, each with the id of its boot."""
     kernel = ("_TRANSPORT=kernel", "SYSLOG_FACILITY=0", "--since=-30days", "--lines=1000", f"--grep={_LINES}")
     parser = LineParser()
-    for entry in map(_entry, _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE,_BOOT_ID")):
+    for line in _journal(host, *kernel, "--output=json", "--output-fields=MESSAGE,_BOOT_ID"):
+        try:
+            entry = parsed(line)
+        except ValueError:  # the last one may be cut off
+            continue
         stamp, text = parse_uint(str(entry.get("__REALTIME_TIMESTAMP"))), entry.get("MESSAGE")
         event = parser.add(text) if isinstance(text, str) else None
         if event is not None and event.kind == "oom_kill" and stamp is not None:
             yield str(entry.get("_BOOT_ID")), Event(event.kind, stamp / 1e6, event.text, dict(event.fields))
-
-
-def _entry(line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
 
 
 def _row(host: Host, kills: Sequence[Event]) -> Transition:

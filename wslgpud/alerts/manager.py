@@ -1,6 +1,6 @@
 """The alert manager: turns changes of level into rows, messages, log lines, and the alerts' own score.
 
-It keeps what people have silenced, acknowledged and seen.
+It also keeps the silences and acknowledgements, and which lost jobs somebody has seen.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SYNC_SECONDS = 0.3
 MAX_LATELY = 20
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
-#: what people have silenced, acknowledged and seen, in the state folder, and how much of it is kept
+#: silences, acknowledgements and seen losses, in the state folder, and the most entries of each
 FILE, _MAX_ENTRIES = "alerts.json", 200
 
 _LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -60,7 +60,7 @@ class Installation:
 class AlertManager:
     """Announces the findings of each tick. ``tick`` never waits for a channel."""
 
-    def __init__(  # noqa: PLR0913 - what it brings together
+    def __init__(  # noqa: PLR0913 - it brings them together
         self,
         settings: Alerts,
         channels: Sequence[Channel],

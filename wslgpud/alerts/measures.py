@@ -259,7 +259,7 @@ def windows_memory(context: MeasureContext) -> Iterator[Signal]:
 
 
 def _held(seen: Snapshot) -> dict[str, Fact]:
-    """Return what WSL holds of Windows' memory, and how much of it could be given back."""
+    """Return how much of Windows' memory WSL holds, and how much of that could be given back."""
     found = {"vm_bytes": seen.value(windows.VM), "unreturned_bytes": seen.value(windows.VM_UNRETURNED)}
     cache, containers = clean_cache_bytes(seen), sum(seen.family(windows.CONTAINERS).values())
     found |= {

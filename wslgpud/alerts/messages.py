@@ -175,7 +175,7 @@ def closing(incident: Incident, row: Transition) -> Message:
 
 
 def with_story(row: Transition, before: Incident | None, processes: Sequence[ProcessSample]) -> Transition:
-    """Return a row of memory with what its incident and the current processes add: victim, members, how it ended."""
+    """Return a row of memory completed from its incident and the current processes: victim, members, how it ended."""
     forecast = row.forecast
     if forecast is None or row.rule != MEMORY:
         return row

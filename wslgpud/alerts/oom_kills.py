@@ -32,7 +32,7 @@ def oom_kills(context: MeasureContext) -> Iterator[Signal]:
     mute = log is None or log.health in ("failed", "absent")
     state = context.kills
     state.growing |= {f.resource: f.who_pid for f in context.forecasts if f.level > Level.OK and f.who_pid}
-    if heard or not mute:  # the log covers what is counted so far
+    if heard or not mute:  # the log covers all kills counted so far
         state.counts = {}
     else:
         for resource in _counted(context):

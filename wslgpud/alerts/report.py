@@ -250,7 +250,7 @@ def _step(row: Transition, translator: Translator) -> dict[str, Any]:
 
 
 def _messages(history: Reader, incident: Incident) -> list[dict[str, Any]]:
-    """Return what was sent about an incident, of an open one up to now: reminders, too, which are no rows."""
+    """Return the messages about an incident, of an open one up to now; also reminders, which have no row."""
     first, last = sorted((incident.opened_wall, incident.changed_wall))  # the clock may have been set back
     last = LATEST_WALL if incident.closed_wall is None else last
     return [

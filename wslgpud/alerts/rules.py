@@ -191,7 +191,7 @@ class _State:
 
 
 class RuleEngine:
-    """Evaluates the rules at each tick. Pure: time is what the snapshots say, and monotonic."""
+    """Evaluates the rules at each tick. Pure: its clock is the monotonic time of the snapshots."""
 
     def __init__(self, *, state_folder: str = "/", since_wall: float = math.inf) -> None:
         """Watch, among others, the disk of ``state_folder`` with the daemon's own data.

@@ -51,7 +51,7 @@ SOCKET, SYSTEM_STATE, _SERVICE = "control.sock", "/var/lib/wslgpud", "wslgpud"
 #: interval of looking for a daemon, and how long its answer is waited for
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 0.2
 _MAX_BYTES = 1 << 14
-#: what the daemon may warn of, in order
+#: levels of the daemon's warnings, in order
 _LEVELS = ("", "warning", "critical", "emergency")
 
 
@@ -135,7 +135,7 @@ class Announcement:
             raise OSError("its buffer is full")
 
     def _owes(self) -> bool:
-        """Read what is there; return whether the answer is still incomplete. Raises OSError: the daemon has ended."""
+        """Read without waiting; return whether the answer is still incomplete. Raises OSError: the daemon has ended."""
         with suppress(BlockingIOError):
             while len(self._unread) < _MAX_BYTES:
                 received = self._socket.recv(_MAX_BYTES)

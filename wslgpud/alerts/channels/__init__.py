@@ -1,4 +1,4 @@
-"""Channels: destinations of warnings, and what they get."""
+"""Channels: destinations of warnings, and the form in which they get them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Channel:
 
 
 def body(message: Payload) -> str:
-    """Return what people read below the headline of a rendered message."""
+    """Return the text below the headline of a rendered message, for people."""
     where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
     return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MAX_CHARACTERS]
 

@@ -2,7 +2,7 @@
 
 Apprise and its libraries read answers of any size for as long as they take, so the daemon never imports it. One process
 has it loaded (``apprise_worker``) and forks for each message, with a deadline and a limit of memory: many at once share
-what Apprise takes (46 MB; ten that hang take 120 MB together) and none waits for another. It is kept warm from the
+its memory (46 MB; ten that hang take 120 MB together) and none waits for another. It is kept warm from the
 first sign that memory may run out (level info), because starting Python and loading Apprise takes a second, and far
 longer once memory is short.
 """
