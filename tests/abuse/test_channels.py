@@ -273,6 +273,31 @@ class TestApprise:
 
         assert running[0].wait(PATIENCE_SECONDS) == 0
 
+    def test_a_tick_does_not_wait_while_another_thread_starts_it(self, monkeypatch):
+        sender, started, go_on = AppriseProcess(), threading.Event(), threading.Event()
+
+        def slow() -> None:
+            started.set()
+            go_on.wait(PATIENCE_SECONDS)
+            raise OSError("memory is short")
+
+        def ask() -> None:
+            with pytest.raises(DeliveryError, match="memory is short"):
+                sender.ask({}, PATIENCE_SECONDS)
+
+        monkeypatch.setattr(sender, "_start", slow)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert started.wait(PATIENCE_SECONDS)
+        tick = threading.Thread(target=sender.keep_warm, kwargs={"needed": True}, daemon=True)
+        tick.start()
+        tick.join(3.0)
+        waited = tick.is_alive()
+        go_on.set()
+        asking.join()
+
+        assert not waited
+
     def test_a_process_that_dies_on_standby_is_not_restarted_forever(self):
         sender = AppriseProcess(["/bin/false"])
         sender.keep_warm(needed=True)

@@ -174,14 +174,15 @@ class AlertManager:
         self._announced = False
         self._processes = snapshot.processes
         self._forecasts = {forecast.resource: forecast for forecast in forecasts}
-        likely = any(forecast.level >= Level.INFO for forecast in self._forecasts.values())
-        for channel in self._channels:
-            channel.keep_warm(needed=likely)
         for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
         for forecast in self._forecasts.values():
             if done := self._save_requests.ask(forecast, snapshot.processes, self.paused):
                 log.warning("%s", done)
+        # Warnings are out by now: starting a process may take long while memory is short.
+        likely = any(forecast.level >= Level.INFO for forecast in self._forecasts.values())
+        for channel in self._channels:
+            channel.keep_warm(needed=likely)
         self._close_overdue(snapshot.wall, snapshot.mono)
         if self._settings.repeat:
             self._repeat(snapshot)

@@ -80,13 +80,17 @@ class AppriseProcess:
 
     def keep_warm(self, *, needed: bool) -> None:
         """Keep the process ready before there is a request, or stop doing so."""
-        with self._lock:
-            self._warm = needed
+        self._warm = needed
+        if not self._lock.acquire(blocking=False):  # a request starts it, which may take long; ticks do not wait
+            return
+        try:
             self._end_if_done()
             if needed and self._running is None and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
                 self._begun_mono = time.monotonic()
                 with contextlib.suppress(OSError):  # the next request reports it
                     self._start()
+        finally:
+            self._lock.release()
 
     def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int:
         """Return a request's status (see ``apprise_worker``); DeliveryError: too late, or the process has died."""
