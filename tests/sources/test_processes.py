@@ -209,16 +209,26 @@ def test_what_lies_in_ram_and_in_swap_counts_together():
     assert [r.name for r in choose(rows, swap, {}, 2)] == ["both", "swap"]
 
 
-def test_the_search_for_swap_ends_where_nothing_bigger_can_come(machine):
+def test_a_small_build_that_lies_in_swap_is_listed_with_its_swap(machine):
     files = {"/proc/meminfo": SWAP_USED}
-    for pid, virtual, rss, swap in ((1, 1000, 10, 500), (2, 900, 300, 300), (3, 520, 100, 415), (4, 512, 100, 400)):
+    for pid in range(1, 5):
+        files |= process(pid, f"p{pid}", 300 * MIB)
+    files |= process(99, "cc1plus", MIB, swap_kb=100 * 1024)
+    files["/proc/99/stat"] = stat(99, "cc1plus", MIB, virtual=200 * MIB)
+
+    assert {p.name: p.swap_bytes for p in read(machine(files), processes_max=4)}["cc1plus"] == 100 * MIB
+
+
+def test_no_process_too_small_for_the_list_is_asked_for_its_swap(machine):
+    files = {"/proc/meminfo": SWAP_USED}
+    for pid, virtual, rss, swap in ((1, 1000, 10, 500), (2, 900, 300, 300), (3, 520, 100, 415), (4, 100, 10, 90)):
         files |= process(pid, f"p{pid}", rss * MIB, swap_kb=swap * 1024)
         files[f"/proc/{pid}/stat"] = stat(pid, f"p{pid}", rss * MIB, virtual=virtual * MIB)
     host, asked = machine(files), []
     read_one = host.read
     host.read = lambda path: asked.append(path) or read_one(path)
     assert [p.name for p in read(host, processes_max=2)] == ["p2", "p3"]
-    # The fourth occupies no more than it has mapped, and that is less than the smaller of those.
+    # The fourth occupies no more than it has mapped, and that is no more than the second biggest has in RAM.
     assert [f"/proc/{pid}/status" in asked for pid in (1, 2, 3, 4)] == [True, True, True, False]
 
 

@@ -293,7 +293,7 @@ class ProcessSource(Source):
         roles = {row.pid: found for row in rows if (found := self._roles(row))}
         chosen = choose(rows, swap, roles, self.config.sampling.processes_max)
         kept = [row for row in map(self._scan.fresh, chosen) if row is not None]
-        samples = tuple(self._sample(row, swap.get(row.pid, 0)) for row in kept)
+        samples = tuple(map(self._sample, kept))
         self._listed = tuple(row.pid for row in kept)
         return Sample(_readings(len(rows), roles, samples), processes=samples)
 
@@ -336,22 +336,15 @@ class ProcessSource(Source):
         """Return the swapped bytes of processes that these may make one of the biggest."""
         if parse_uint(meminfo.get("SwapTotal")) == parse_uint(meminfo.get("SwapFree")):
             return {}
-        found: dict[int, int] = {}
-        most = self.config.sampling.processes_max
-        biggest: list[int] = []
-        # No process occupies more than its virtual size, so the search ends where that falls below the smallest of the
-        # biggest: most of 300 processes are never read.
-        for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
-            if len(biggest) == most and row.virtual_bytes <= biggest[0]:
-                break
-            status = self.host.read_optional(f"/proc/{row.pid}/status")
-            found[row.pid] = (status_number(status, "VmSwap") or 0) << 10
-            heapq.heappush(biggest, row.rss_bytes + found[row.pid])
-            if len(biggest) > most:
-                heapq.heappop(biggest)
-        return found
+        # No process occupies more than its virtual size: with less than the smallest of the biggest, it is none of them.
+        biggest = heapq.nlargest(self.config.sampling.processes_max, (row.rss_bytes for row in rows))
+        return {
+            row.pid: _swapped_bytes(self.host.read_optional(f"/proc/{row.pid}/status"))
+            for row in rows
+            if row.virtual_bytes > biggest[-1]
+        }
 
-    def _sample(self, row: ProcessStat, swap_bytes: int) -> ProcessSample:
+    def _sample(self, row: ProcessStat) -> ProcessSample:
         cgroup = memory_cgroup(self.host.read_optional(f"/proc/{row.pid}/cgroup"))
         status = self.host.read_optional(f"/proc/{row.pid}/status")
         # Memory that cannot be moved: locked by the program, pinned for a device.
@@ -361,7 +354,7 @@ class ProcessSource(Source):
             row.start_ticks,
             row.name,
             row.rss_bytes,
-            swap_bytes,
+            _swapped_bytes(status),
             status_number(status, "Uid"),
             self._roles(row),
             self._command(row),
@@ -372,6 +365,11 @@ class ProcessSource(Source):
             sum(pinned) << 10 if pinned else None,
             self._known[_key(row)].torch,
         )
+
+
+def _swapped_bytes(status: str) -> int:
+    """Return the swapped bytes in the text of /proc/<pid>/status; a kernel without swap has no such line."""
+    return (status_number(status, "VmSwap") or 0) << 10
 
 
 def choose(
