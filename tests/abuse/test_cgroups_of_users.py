@@ -50,6 +50,7 @@ def group(machine: SharedMachine, path: str, limit: int = 100 * MIB, left: int =
     (folder / "memory.current").write_text(f"{limit - left}\n")
     (folder / "memory.stat").write_text("inactive_file 0\n")
     (folder / "memory.events").write_text("max 0\noom_kill 0\n")
+    (folder / "memory.events.local").write_text("max 0\noom_kill 0\n")
 
 
 @pytest.fixture

@@ -438,7 +438,7 @@ def cgroup_limit() -> Machine:
     box = f"/wsl-user/docker/{7:064}"
     files = {
         **wsl_machine(KERNEL_6_18),
-        **cgroup("/wsl-user", 49 * GIB - 32 * MIB, 48 * GIB, GIB, hits=120),
+        **cgroup("/wsl-user", 49 * GIB - 32 * MIB, 48 * GIB, GIB, hits=120, hits_below=5000),
         **cgroup("/wsl-user/docker", None, 3 * GIB),
         **cgroup(box, 4 * GIB, 4 * GIB - 10 * MIB, 300 * MIB, hits=5000, kills=2),
         **memory(49 * GIB, 500 * MIB, 1200 * MIB, 800 * MIB, 46 * GIB, 20 * GIB, 19 * GIB),

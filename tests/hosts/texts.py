@@ -250,9 +250,11 @@ def process(pid: int, name: str, rss: int, command: str, swap: int = 0, framewor
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 
 
-def cgroup(path: str, limit: int | None, current: int, file: int = 0, hits: int = 0, kills: int = 0) -> Files:
+def cgroup(
+    path: str, limit: int | None, current: int, file: int = 0, hits: int = 0, hits_below: int = 0, kills: int = 0
+) -> Files:
     """Return the files of a cgroup of v2 (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
-    folder = f"/sys/fs/cgroup{path}"
+    folder, all_hits = f"/sys/fs/cgroup{path}", hits + hits_below
     return {
         f"{folder}/memory.max": f"{'max' if limit is None else limit}\n",
         f"{folder}/memory.current": f"{current}\n",
@@ -260,7 +262,8 @@ def cgroup(path: str, limit: int | None, current: int, file: int = 0, hits: int 
         f"{folder}/memory.swap.current": "0\n",
         f"{folder}/memory.stat": f"anon {current - file}\nfile {file}\nslab_reclaimable {file // 20}\n"
         f"inactive_anon 0\nactive_anon {current - file}\ninactive_file {file}\nactive_file 0\n",
-        f"{folder}/memory.events": f"low 0\nhigh 0\nmax {hits}\noom {kills}\noom_kill {kills}\noom_group_kill 0\n",
+        f"{folder}/memory.events": f"low 0\nhigh 0\nmax {all_hits}\noom {kills}\noom_kill {kills}\noom_group_kill 0\n",
+        f"{folder}/memory.events.local": f"low 0\nhigh 0\nmax {hits}\noom {kills}\noom_kill 0\noom_group_kill 0\n",
     }
 
 

@@ -29,6 +29,7 @@ def v2(path: str, limit: str, current: int, events_max: int = 0) -> dict[str, st
         f"{folder}/memory.swap.current": "4096\n",
         f"{folder}/memory.stat": f"anon 5\ninactive_file {MIB}\nslab_reclaimable {2 * MIB}\nslab 9\n",
         f"{folder}/memory.events": f"low 0\nhigh 0\nmax {events_max}\noom 1\noom_kill 1\noom_group_kill 0\n",
+        f"{folder}/memory.events.local": f"low 0\nhigh 0\nmax {events_max}\noom 1\noom_kill 0\noom_group_kill 0\n",
     }
 
 
@@ -57,6 +58,17 @@ def test_a_container_of_v2_shows_all_that_its_headroom_needs(machine, values):
         "cgroup_memory_limit_hits_total{/docker/abc}": 42,
         "cgroup_oom_kills_total{/docker/abc}": 1,
     }
+
+
+def test_hits_of_a_container_are_not_those_of_the_group_around_it(machine, values):
+    around = v2("/wsl-user", str(900 * MIB), 300 * MIB, events_max=5000)
+    around["/sys/fs/cgroup/wsl-user/memory.events.local"] = "max 0\noom_kill 0\n"
+    inside = v2("/wsl-user/box", str(100 * MIB), 99 * MIB, events_max=5000)
+    files = {"/proc/self/mounts": V2, **MEMINFO, **around, **inside}
+    found = values(CgroupSource(machine(files), Config()).read())
+
+    assert found["cgroup_memory_limit_hits_total{/wsl-user}"] == 0
+    assert found["cgroup_memory_limit_hits_total{/wsl-user/box}"] == 5000
 
 
 @pytest.mark.parametrize("mounts", [V1, HYBRID], ids=["v1", "hybrid"])

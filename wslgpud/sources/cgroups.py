@@ -243,8 +243,12 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
             return []
         stat = table(host.read(f"{folder}/memory.stat"))
         swap = _number(host, f"{folder}/{files.swap_current}")
-        events = table(host.read(f"{folder}/{files.events}"))
-        hits = parse_uint(events.get("max")) if tree.version == 2 else _number(host, f"{folder}/memory.failcnt")
+        kills = table(host.read(f"{folder}/{files.events}")).get("oom_kill")
+        if tree.version == 2:
+            # In memory.events those of cgroups below, which may have limits of their own, count as well.
+            hits = parse_uint(table(host.read_optional(f"{folder}/memory.events.local")).get("max"))
+        else:
+            hits = _number(host, f"{folder}/memory.failcnt")
     except (NoData, SourceError):  # the latter when it is removed meanwhile: ENODEV
         return []
     if swap is not None and tree.version == 1:
@@ -259,7 +263,7 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
         (SLAB_RECLAIMABLE, parse_uint(stat.get(f"{files.stat_prefix}slab_reclaimable"))),
         (SWAP_CURRENT, swap),
         (LIMIT_HITS, hits),
-        (OOM_KILLS, parse_uint(events.get("oom_kill"))),
+        (OOM_KILLS, parse_uint(kills)),
     )
     # Folder names may be any bytes, and invalid UTF-8 would stop the database; /proc is read the same way.
     return readings(known, os.fsencode(path).decode("utf-8", "replace"))
