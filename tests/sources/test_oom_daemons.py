@@ -117,6 +117,15 @@ def test_a_kill_is_told_with_its_victim_and_the_daemons_reason(
     assert sum(kills(sample).values()) == 1
 
 
+def test_a_victim_whose_name_cannot_be_printed_is_told(machine: Machine) -> None:
+    """Journald writes such a line as a list of its bytes."""
+    line = b'sending SIGTERM to process 7 uid 1000 "\x07\xff": oom_score 774, VmRSS 79 MiB'
+    machine.says((EARLYOOM, list(line)))
+    (event,) = machine.read().events
+
+    assert (event.fields["victim"], event.fields["pid"]) == ("\N{REPLACEMENT CHARACTER}" * 2, 7)
+
+
 def test_other_words_and_other_peoples_say_nothing(machine: Machine) -> None:
     machine.says(
         # systemd/systemd#32304, #22032
@@ -124,7 +133,8 @@ def test_other_words_and_other_peoples_say_nothing(machine: Machine) -> None:
         (OOMD, f"        Path: {SCOPE}"),
         (OOMD, "oomd attempting to kill 113 with KILL"),
         (OOMD, "Failed to kill any cgroup(s) under /user.slice based on pressure: No such device"),
-        (OOMD, [75, 105]),  # what is no UTF-8 comes as numbers
+        (OOMD, [75, 105]),
+        (OOMD, [-1, "Ki"]),
         (EARLYOOM, "mem avail: 10 of 100 MiB (10.00%), swap free: 0 of 0 MiB (0.00%)"),
         ("user@1000.service", LINES[0][1]),
         (EARLYOOM, LINES[0][1]),
@@ -147,6 +157,17 @@ def test_where_neither_runs_nothing_is_started(tmp_path: Path, monkeypatch: pyte
     machine.read()
 
     assert (machine.bin / "arguments").read_text().endswith(" _SYSTEMD_UNIT=earlyoom.service")
+    machine.source.close()
+
+
+def test_a_daemon_is_seen_where_both_versions_of_cgroups_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    (tmp_path / "machine/sys/fs/cgroup/systemd/system.slice" / EARLYOOM).mkdir(parents=True)
+    machine.says((EARLYOOM, LINES[-1][1]))
+
+    assert kills(machine.read()) == {"earlyoom": 1}
     machine.source.close()
 
 

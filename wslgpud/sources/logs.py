@@ -194,7 +194,8 @@ DAEMON_CHECK_SECONDS = 60.0
 #: lines per tick; the rest waits in the pipe
 _MAX_BYTES_A_TICK = 64 << 10
 _MAX_LINE = 16 << 10
-_UNITS = "/sys/fs/cgroup/system.slice"
+#: where systemd keeps its units: with version 2 of cgroups, and with both versions, as in older releases of WSL
+_UNITS = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 #: Runs a program until our end of standard input is closed: it must not outlive us, waiting for the next kill. Not
 #: setpriv(1), which needs capset(2), a call that the service may not make.
 _UNTIL_WE_END = '"$@" & exec >&-; read -r _; kill "$!"'
@@ -241,7 +242,11 @@ class OomDaemonSource(Source):
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.period_seconds = DAEMON_CHECK_SECONDS
-        units = [f"{daemon}.service" for daemon in _DAEMONS if self.host.exists(f"{_UNITS}/{daemon}.service")]
+        units = [
+            unit
+            for unit in (f"{daemon}.service" for daemon in _DAEMONS)
+            if any(self.host.exists(f"{folder}/{unit}") for folder in _UNITS)
+        ]
         if not units or self.host.recorded:
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
         self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
@@ -271,9 +276,11 @@ class OomDaemonSource(Source):
         return lines
 
     def _event(self, line: bytes) -> Event | None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, TypeError):
             entry = safe_files.parsed(line)
             daemon, message = str(entry.get("_SYSTEMD_UNIT")).removesuffix(".service"), entry.get("MESSAGE")
+            if isinstance(message, list):  # bytes, where a victim's name has characters that cannot be printed
+                message = bytes(message).decode("utf-8", "replace")
             pattern = _DAEMONS.get(daemon)
             match = pattern.fullmatch(message) if pattern is not None and isinstance(message, str) else None
             if match is not None:
