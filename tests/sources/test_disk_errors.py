@@ -128,6 +128,25 @@ def test_a_disk_that_was_taken_away_is_not_called_failing():
     assert failing("Buffer I/O error on dev sde, logical block 1, async page read") == "sde"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sd 0:0:0:0: [sda] Starting disk",
+        "PM: suspend exit",
+        "PM: hibernation exit",
+        "PM: hibernation: hibernation exit",  # from 5.5 on
+    ],
+)
+def test_a_disk_that_fails_after_a_sleep_is_named(line):
+    parser = LineParser()
+    for text in ("PM: suspend entry (deep)", "sd 0:0:0:0: [sda] Synchronizing SCSI cache", line):
+        assert parser.add(text) is None
+
+    event = parser.add("I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2")
+    assert event is not None
+    assert event.fields["device"] == "sda"
+
+
 def test_a_flood_of_disk_errors_is_one_event_a_minute(machine, values):
     # microsoft/WSL#9173: hundreds a second
     flood = [f"{STORVSC}tag#683 cmd 0x28 status: scsi 0x2 srb 0x4 hv 0xc0000001"] * 121

@@ -86,7 +86,10 @@ _GONE = re.compile(
     r"device offline error, dev (\w{1,30}),|EXT4-fs \((\w{1,30})\): shut down requested"
     r"|sd [\d:]{1,20}: \[(\w{1,30})\] Synchronizing SCSI cache"
 )
-_BACK = re.compile(r"sd [\d:]{1,20}: \[(\w{1,30})\] Attached SCSI")
+_BACK = re.compile(r"sd [\d:]{1,20}: \[(\w{1,30})\] (?:Attached SCSI|Starting disk)")
+#: Caches are synchronized for a sleep as well, from which not every disk says that it is back: kernel/power/suspend.c,
+#: hibernate.c
+_AWAKE = re.compile(r"PM: (?:suspend|(?:hibernation: )?hibernation) exit")
 _PARTITION = re.compile(r"(?<=^sd[a-z])\d+$|(?<=^sd[a-z][a-z])\d+$")
 #: last lines of a machine that crashes or becomes unusable; the same in 4.19 and 6.18
 PRECEDES_THE_END = {
@@ -224,6 +227,8 @@ class LineParser:
             self._gone_disks.add(_disk_of(match[match.lastindex or 1]))
         elif match := _BACK.match(text):
             self._gone_disks.discard(match[1])
+        elif _AWAKE.match(text):
+            self._gone_disks.clear()
         device = failing_disk(text)
         if not device or _disk_of(device) in self._gone_disks:
             return None
