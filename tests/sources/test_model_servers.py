@@ -102,9 +102,11 @@ def test_a_model_larger_than_any_machine_is_not_believed() -> None:
     assert found == [("0", 0), ("0", 0), (f"{1 << 50}", 1 << 50), (f"{1 << 50}", 0)]
 
 
-def test_the_first_eight_servers_are_read() -> None:
-    found = model_servers.servers([f"http://127.0.0.1:{port}/metrics" for port in range(1, 12)])
-    assert [server.name for server in found] == [f"127.0.0.1:{port}" for port in range(1, 9)]
+def test_a_ninth_server_is_not_read_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = model_servers.servers([f"http://127.0.0.1:{port}/metrics" for port in range(1, 10)])
+
+    assert [server.place for server in found] == [f"127.0.0.1:{port}" for port in range(1, 9)]
+    assert caplog.messages == ["sampling.model_servers: 127.0.0.1:9 is not read: at most 8 are"]
 
 
 def test_ollama_tells_what_of_each_model_is_on_card_or_in_ram() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from wslgpud.host import NoData
 from wslgpud.metrics import MetricSpec, NameLimit, counter, gauge
@@ -50,13 +50,6 @@ _NAMES: Mapping[MetricSpec, tuple[str, ...]] = {
 }
 
 
-class ModelServer(NamedTuple):
-    """A configured page, and its name in the output."""
-
-    name: str
-    address: http_client.Address
-
-
 class ModelServerSource(Source):
     """Reads the pages in ``sampling.model_servers``; one that does not answer counts as down."""
 
@@ -75,28 +68,29 @@ class ModelServerSource(Source):
             raise NoData(say("none is named in sampling.model_servers"))
         return Sample(tuple(reading for server in self._servers for reading in self._of(server)))
 
-    def _of(self, server: ModelServer) -> Iterator[Reading]:
+    def _of(self, server: http_client.Address) -> Iterator[Reading]:
+        name = server.place
         try:
-            page = http_client.exchange(server.address, deadline_seconds=ANSWER_SECONDS, max_bytes=MAX_BYTES)
+            page = http_client.exchange(server, deadline_seconds=ANSWER_SECONDS, max_bytes=MAX_BYTES)
         except (http_client.Unreachable, http_client.ErrorStatus) as error:
-            log.debug("%s: %s", server.name, redaction.without(str(error), [server.address.target]))
-            yield Reading(UP, 0, (server.name,))
+            log.debug("%s: %s", name, redaction.without(str(error), [server.target]))
+            yield Reading(UP, 0, (name,))
             return
-        yield Reading(UP, 1, (server.name,))
-        yield from loaded(server.name, page) if page.lstrip()[:1] == b"{" else counted(server.name, page)
+        yield Reading(UP, 1, (name,))
+        yield from loaded(name, page) if page.lstrip()[:1] == b"{" else counted(name, page)
 
 
-def servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
-    """Return the pages to read; an invalid URL is omitted, with one line in the log."""
+def servers(urls: Sequence[str]) -> list[http_client.Address]:
+    """Return the pages to read; any other is named in one line of the log."""
     found = []
-    for url in urls[:MAX_SERVERS]:
+    for url in urls:
         try:
-            address = http_client.parsed(url)
+            found.append(http_client.parsed(url))
         except ValueError as error:
             log.warning("sampling.model_servers: %s: %s", redaction.address(url), error)
-            continue
-        found.append(ModelServer(address.place, address))
-    return tuple(found)
+    for server in found[MAX_SERVERS:]:
+        log.warning("sampling.model_servers: %s is not read: at most %d are", server.place, MAX_SERVERS)
+    return found[:MAX_SERVERS]
 
 
 def counted(server: str, page: bytes) -> Iterator[Reading]:
