@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.nvml_calls import SENTINELS, Output, error_names
+from wslgpud.probes.nvml_calls import GPU_IDENTITY, SENTINELS, Output, error_names
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.sources.gpu import REMEDIES, explain
 
@@ -137,6 +137,22 @@ def test_unknown_errors_cost_single_values_not_the_card(replay, values):
 def test_a_driver_that_refuses_is_a_failure_with_a_remedy(replay, name, words):
     with pytest.raises(SourceError, match=words + ".*wsl --shutdown"):
         replay(name, {"/dev/dxg": ""}).read()
+
+
+#: a card that the driver counts, and that does not even say which it is, as after a reset in Windows
+MUTE = {function: {"error": "UNKNOWN"} for _, function, _ in GPU_IDENTITY}
+
+
+def test_a_card_that_answers_nothing_is_not_called_missing(recorded, open_source):
+    with pytest.raises(SourceError, match=r"nothing but unknown errors.*wsl --shutdown"):
+        open_source(recorded({"gpus": [MUTE]}, {"/dev/dxg": ""})).read()
+
+
+def test_a_card_that_answers_nothing_beside_another_is_lost(recorded, open_source, values, by_gpu):
+    sample = open_source(recorded({"system": SYSTEM, "gpus": [GPU, MUTE]})).read()
+
+    assert values(sample, "gpu_lost") == {(): 1}
+    assert by_gpu(sample, "gpu_up") == {"0": 1, "1": 0}
 
 
 @pytest.mark.parametrize(("name", "words"), [("hang", "did not answer"), ("crash", "SIGSEGV")])

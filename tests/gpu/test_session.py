@@ -23,6 +23,9 @@ GPU = {
 }
 
 
+NAMED = {"nvmlDeviceGetUUID": GPU["nvmlDeviceGetUUID"]}
+
+
 class Backend(Recorded):
     """A recording that counts what it is asked and that a test changes as it goes."""
 
@@ -279,13 +282,13 @@ def opened(tmp_path, *gpus, now=0.0, **system):
 
 def test_each_call_gives_its_own_values_in_their_units(tmp_path):
     gpu = {call: answer for call, (answer, _) in ANSWERS.items()}
-    session = opened(tmp_path, gpu)
+    session = opened(tmp_path, NAMED | gpu)
 
     assert sample(session, 0.0) == {name: value for _, values in ANSWERS.values() for name, value in values.items()}
 
 
 def test_an_older_driver_is_asked_in_its_own_way(tmp_path):
-    older = {
+    older = NAMED | {
         "nvmlDeviceGetMemoryInfo": {"total": 1000, "free": 600, "used": 400},
         "nvmlDeviceGetTemperature(0)": 55,
         "nvmlDeviceGetCurrentClocksThrottleReasons": 1,

@@ -123,6 +123,8 @@ class Session:
             try:
                 handle = self.ask("nvmlDeviceGetHandleByIndex", index)
                 gpu = Gpu(index, handle, self._identity(GPU_IDENTITY, handle), now)
+                # One that does not even say which it is answers nothing else either, and is no missing card.
+                gpu.lost = "" if gpu.identity else "UNKNOWN"
             except (CallFailed, Lost) as failed:
                 gpu = Gpu(index, None, {}, now)
                 gpu.lost = failed.error
