@@ -150,6 +150,20 @@ def test_a_flood_of_different_errors_stays_bounded(machine, values):
     assert found["dxg_errors_total{other,other}"] == 68
 
 
+def test_a_flood_of_one_error_is_one_event_a_second_and_card(machine, values):
+    lines = [
+        "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",
+        "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=python3, MMU Fault",
+        "NVRM: Xid (PCI:0000:02:00): 31, pid=7, name=python3, MMU Fault",
+    ]
+    flood = "".join(kmsg(line, seconds=100 + tenth / 10) for tenth in range(15) for line in lines)
+    sample = KernelLogSource(machine({"/dev/kmsg": flood}), Config()).read()
+
+    assert values(sample)["dxg_errors_total{dxgkio_make_resident,ENOMEM}"] == 15
+    assert values(sample)["nvidia_xid_errors_total{31}"] == 30
+    assert [event.kind for event in sample.events] == ["dxg_error", "nvidia_xid", "nvidia_xid"] * 2
+
+
 def test_errors_of_nvidias_own_driver_are_known_by_number(machine, values):
     text = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
     sample = read(machine, text)

@@ -74,8 +74,9 @@ _COUNTERS = {
     "vmbus_starved": UNCONNECTED,
     "disk_error": DISK_ERRORS,
 }
-#: a failing disk floods the log (https://github.com/microsoft/WSL/issues/9173): one line in this time is an event
-_QUIET_SECONDS = 60.0
+#: A failing disk floods the log (https://github.com/microsoft/WSL/issues/9173), and so does a program that tries again
+#: and again what the card refuses: of each error, one line in this time is an event.
+_QUIET_SECONDS = {"disk_error": 60.0, "dxg_error": 1.0, "nvidia_xid": 1.0}
 
 
 class KernelLogSource(Source):
@@ -95,7 +96,7 @@ class KernelLogSource(Source):
         self._replayed = False
         self._parser = LineParser()
         self._lost = 0
-        self._disk_told: dict[str, float] = {}
+        self._told: dict[tuple[str, tuple[str, ...], object], float] = {}
         self._counts: dict[str, Counter[tuple[str, ...]]] = {kind: Counter() for kind in _COUNTERS}
         self._counts["oom_kill"] = Counter({("global",): 0, ("cgroup",): 0})
         self._counts["dxg_notice"], self._counts["vmbus_starved"] = Counter({(): 0}), Counter({(): 0})
@@ -162,16 +163,16 @@ class KernelLogSource(Source):
         if found is None:
             return None
         counts = self._counts[found.kind]
-        bounded = found.labels in counts or len(counts) < _MAX_LABELS
-        counts[found.labels if bounded else ("other",) * len(found.labels)] += 1
+        known = found.labels in counts or len(counts) < _MAX_LABELS
+        labels = found.labels if known else ("other",) * len(found.labels)
+        counts[labels] += 1
         if found.kind == "dxg_notice":
             return None
-        if found.kind == "disk_error":
-            (device,) = found.labels
-            if line.seconds - self._disk_told.get(device, -math.inf) < _QUIET_SECONDS:
+        if quiet_seconds := _QUIET_SECONDS.get(found.kind):
+            error = (found.kind, labels, found.fields.get("device") if known else None)
+            if line.seconds - self._told.get(error, -math.inf) < quiet_seconds:
                 return None
-            if bounded:
-                self._disk_told[device] = line.seconds
+            self._told[error] = line.seconds
         wall = self.host.clock.wall()
         if not self.caught_up:
             # The log's clock is never corrected and drifts by seconds per week, so new records get our own time.

@@ -336,7 +336,7 @@ class ProcessSource(Source):
         """Return the swapped bytes of processes that these may make one of the biggest."""
         if parse_uint(meminfo.get("SwapTotal")) == parse_uint(meminfo.get("SwapFree")):
             return {}
-        # No process occupies more than its virtual size: with less than the smallest of the biggest, it is none of them.
+        # No process occupies more than its virtual size: with less than the smallest of the biggest, it is not one.
         biggest = heapq.nlargest(self.config.sampling.processes_max, (row.rss_bytes for row in rows))
         return {
             row.pid: _swapped_bytes(self.host.read_optional(f"/proc/{row.pid}/status"))
