@@ -7,7 +7,6 @@ Names follow https://prometheus.io/docs/practices/naming/.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +19,6 @@ Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watt
 _UNITS: tuple[Unit, ...] = get_args(Unit)
 #: what follows a metric's name in the exposition, by kind
 SUFFIXES: Mapping[Kind, str] = {"gauge": "", "counter": "_total", "info": "_info"}
-
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +72,6 @@ class MetricSpec:
     decimals: int = 0
     stored: bool = True
     names: tuple[NameLimit, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"metric name {self.name!r}: use lower case words joined by _")
-        if self.name.endswith(("_total", "_info", "_count", "_sum", "_bucket")):
-            raise ValueError(f"metric name {self.name!r}: the suffix follows from the kind")
-        if self.unit and not self.name.endswith(self.unit):
-            raise ValueError(f"metric name {self.name!r} must end in its unit {self.unit!r}")
-        if self.decimals and not self.stored:
-            raise ValueError(f"metric {self.name!r} is not stored, so it has no decimals")
-        for names in self.names:
-            if names.label not in self.labels:
-                raise ValueError(f"metric {self.name!r} has no label {names.label!r}")
 
     @property
     def family(self) -> str:

@@ -26,7 +26,7 @@ _MAX_NAME = 200
 _MAX_MEMORY_BYTES = 1 << 50
 _MODELS = NameLimit("model", "model", MAX_MODELS)
 
-UP = gauge("model_server_up", "1 if the page of a model server could be read.", "server", decimals=0)
+UP = gauge("model_server_up", "1 if the page of a model server could be read.", "server")
 RUNNING = gauge("model_server_requests_running", "Requests that a model server is processing.", "server")
 WAITING = gauge("model_server_requests_waiting", "Requests that wait for room or for a slot.", "server")
 CACHE = gauge("model_server_cache_used_ratio", "Share of the KV cache in use.", "server")

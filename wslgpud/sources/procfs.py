@@ -120,11 +120,11 @@ def identity(host: Host, pid: int) -> Identity | None:
     """
     row = process_stat(host, pid)
     status = host.read_optional(f"/proc/{pid}/status")
-    uids, groups = ({parse_uint(word) for word in status_field(status, name)} for name in ("Uid", "Groups"))
-    if row is None or not uids or None in uids | groups:
+    uids, groups = status_field(status, "Uid"), status_field(status, "Groups")
+    if row is None or not uids or not all(map(str.isdecimal, (*uids, *groups))):
         return None
-    known, members = (frozenset(n for n in found if n is not None) for found in (uids, groups))
-    return Identity(pid, row.start_ticks, row.parent, row.alive, known, members, row.name)
+    users, members = frozenset(map(int, uids)), frozenset(map(int, groups))
+    return Identity(pid, row.start_ticks, row.parent, row.alive, users, members, row.name)
 
 
 @dataclass(eq=False, slots=True)
