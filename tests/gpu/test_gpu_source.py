@@ -214,9 +214,9 @@ def test_errors_are_counted_across_restarts(source):
     assert not_supported() == 2 * once
 
 
-def test_without_nvml_nothing_is_wrong_and_no_child_runs(machine, source):
+def test_without_its_configured_library_it_names_it_and_starts_no_child(machine, source):
     machine.uninstall()
-    with pytest.raises(NoData, match="no NVIDIA GPU here"):
+    with pytest.raises(NoData, match=f"there is no {machine.library}"):
         source.read()
     assert source._probe.starts_total == 0
 

@@ -242,8 +242,10 @@ class GpuSource(Source):
     def _read(self) -> Sample:
         if not self.config.sampling.gpu:
             raise NoData(say("switched off by sampling.gpu"))
-        if self._probe.pid is None and not visible(self.host, self.config.sampling.nvml_library):
-            raise NoData(say("no NVIDIA GPU here"))
+        library = self.config.sampling.nvml_library
+        if self._probe.pid is None and not visible(self.host, library):
+            named = library and self.host.live  # it may be misspelt
+            raise NoData("there is no {path}", path=library) if named else NoData(say("no NVIDIA GPU here"))
         now = self.host.clock.mono()
         if now >= self._renew_at:
             self._renew_at = float("inf")
@@ -372,9 +374,7 @@ def visible(host: Host, library: str) -> bool:
         return host.exists(library)
     folders = (*LIBRARY_FOLDERS, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     # Not /dev/dxg: WSL has it for any vendor's GPU, and its NVML is always in WSL's own folder.
-    return any(host.exists(f"{folder}/libnvidia-ml.so.1") for folder in folders) or any(
-        host.exists(device) for device in NATIVE_DEVICES
-    )
+    return any(map(host.exists, (*(f"{folder}/libnvidia-ml.so.1" for folder in folders), *NATIVE_DEVICES)))
 
 
 def on_the_bus(host: Host) -> bool:
