@@ -17,7 +17,8 @@ from tests.serve.support import HandClock
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.processes import ProcessSource, build_tool, choose, short_command
+from wslgpud.sources import processes
+from wslgpud.sources.processes import ProcessSource, build_tool, choose, short_command, title
 from wslgpud.sources.procfs import OwnedFiles, ProcessStat, memory_cgroup, parse_stat
 
 MIB = 1 << 20
@@ -183,6 +184,34 @@ def test_arguments_are_left_out_because_they_hold_secrets(machine):
         "x86_64-linux-gnu-cpp norm.cu",
         "y" * 80,
     ]
+
+
+def test_a_title_of_megabytes_is_cut_before_it_is_cleaned(monkeypatch):
+    """Searching it for secrets takes seconds, in which no other thread runs."""
+    cleaned = []
+    monkeypatch.setattr(processes, "named", lambda text: cleaned.append(text) or text)
+
+    assert title(["a" * (2 << 20)]) == "a" * 80
+    assert len(cleaned[0]) == 320
+
+
+def test_of_endless_arguments_only_the_beginning_is_read(machine):
+    host = machine({"/proc/7/cmdline": "python3\0train.py\0" + "x\0" * (1 << 20)})
+
+    assert len(OwnedFiles(host).text(7, "cmdline")) < 400 << 10
+    assert short_command(OwnedFiles(host), 7) == "python3 train.py"
+
+
+def test_a_mapping_longer_than_any_library_is_not_searched(machine):
+    libraries = ("/libtorch_cpu.so", "/" + "x" * processes.MAX_MAPPING + "/libtorch_cpu.so")
+    trains = []
+    for library in libraries:
+        maps = f"7f00-7f01 r-xp 0 08:20 1 {library}\n"
+        files = {"/proc/meminfo": NO_SWAP_USED, **process(10, "python3", 900 * MIB, maps=maps)}
+        (found,) = read(machine(files))
+        trains.append("training" in found.roles)
+
+    assert trains == [True, False]
 
 
 def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):

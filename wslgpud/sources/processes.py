@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -31,6 +31,9 @@ _BUILDS: frozenset[Role] = frozenset({"build"})
 #: inspected open files per process; a process with more hides only its own use of a GPU
 MAX_FILES = 2048
 _COMMAND_LENGTH = 80
+#: Length of a searched line of a process's maps, whose paths it chooses: while all of a long text is searched, no other
+#: thread runs. No library's path is longer.
+MAX_MAPPING = 1024
 
 #: The kernel cuts names at 15 characters, hence "x86_64-linux-gn" for a compiler with a long name.
 _BUILD_TOOL = re.compile(
@@ -53,7 +56,7 @@ FRAMEWORK = re.compile(
 )
 #: the folder of torch, and the mapping that only an import of it makes: of its extension, to be executed
 TORCH = r"/[^\n]*/lib(?:64)?/python3[^/\n]*/(?:site|dist)-packages/torch"
-_IMPORTED = re.compile(rf"^\S+ r-xp \S+ \S+ \d+ +({TORCH})/_C\.", re.MULTILINE)
+_IMPORTED = re.compile(rf"\S+ r-xp \S+ \S+ \d+ +({TORCH})/_C\.")
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +85,8 @@ def imported_torch(files: OwnedFiles, pid: int) -> tuple[str, str] | None:
 
     ``exe`` is what a virtual environment was made from: the environment is known by its torch.
     """
-    python, torch = files.host.link(f"/proc/{pid}/exe") or "", _IMPORTED.search(files.optional(pid, "maps"))
+    python = files.host.link(f"/proc/{pid}/exe") or ""
+    torch = next(filter(None, map(_IMPORTED.match, _mappings(files, pid))), None)
     return (python, torch[1]) if torch and PYTHON.fullmatch(PurePosixPath(python).name) else None
 
 
@@ -113,7 +117,9 @@ def title(words: Sequence[str]) -> str:
     blank counts, without the colon of ``postgres: writer``.
     """
     program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name.rstrip(":")
-    return named(f"{program} {_subject(program, words[1:])}".strip())[:_COMMAND_LENGTH]
+    text = f"{program} {_subject(program, words[1:])}".strip()
+    # What is cut off is first searched for the end of a secret, but a process may choose a title of megabytes.
+    return named(text[: 4 * _COMMAND_LENGTH])[:_COMMAND_LENGTH]
 
 
 def _subject(program: str, arguments: Sequence[str]) -> str:
@@ -133,8 +139,12 @@ def _subject(program: str, arguments: Sequence[str]) -> str:
     return ""
 
 
+def _mappings(files: OwnedFiles, pid: int) -> Iterator[str]:
+    return (line for line in files.optional(pid, "maps").split("\n") if len(line) <= MAX_MAPPING)
+
+
 def _maps(files: OwnedFiles, pid: int, pattern: re.Pattern[str]) -> bool:
-    return bool(pattern.search(files.optional(pid, "maps")))
+    return any(map(pattern.search, _mappings(files, pid)))
 
 
 #: a new process is read at every scan for this long, as it may exec or load a framework; later at least this often

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
@@ -186,8 +187,8 @@ OwnedFile = Literal["cmdline", "maps", "smaps_rollup"]
 PATIENCE_SECONDS = 0.5
 #: threads left behind, one for each user at most; the wait of each can be killed, so they do not outlive us
 MAX_HANGING = 16
-#: read of one file: a training maps thousands of libraries and arenas
-MAX_BYTES = 16 << 20
+#: limits of a read: a training maps thousands of libraries and arenas, and a compiler has thousands of arguments
+MAX_BYTES: Mapping[OwnedFile, int] = {"cmdline": 256 << 10, "maps": 16 << 20, "smaps_rollup": 64 << 10}
 
 
 class Hangs(SourceError):
@@ -217,7 +218,7 @@ class OwnedFiles:
         """
         path = f"/proc/{pid}/{name}"
         if self.host.root:
-            return self.host.head(path, MAX_BYTES)
+            return self.host.head(path, MAX_BYTES[name])
         who = identity(self.host, pid)
         if who is None:
             raise NoData("there is no {path}", path=path)
@@ -225,7 +226,7 @@ class OwnedFiles:
         if len(self._hanging) >= MAX_HANGING or any(one.uids == who.uids for one in self._hanging):
             raise Hangs("{path} is not read: a process of its user keeps readers waiting", path=path)
         read = Future[str]()
-        threading.Thread(target=self._read, args=(path, read), name="owned-file", daemon=True).start()
+        threading.Thread(target=self._read, args=(path, MAX_BYTES[name], read), name="owned-file", daemon=True).start()
         try:
             return read.result(self._patience_seconds)
         except Late as late:
@@ -243,8 +244,8 @@ class OwnedFiles:
         except (NoData, SourceError):
             return ""
 
-    def _read(self, path: str, read: Future[str]) -> None:
+    def _read(self, path: str, max_bytes: int, read: Future[str]) -> None:
         try:
-            read.set_result(self.host.head(path, MAX_BYTES))
+            read.set_result(self.host.head(path, max_bytes))
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             read.set_exception(error)
