@@ -197,6 +197,14 @@ def test_an_answer_in_an_unknown_language_is_a_named_fault(pc: Pc, ask: Ask, par
         ask().read()
 
 
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xe4"])
+def test_a_recorded_answer_that_is_broken_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "host.json").write_text('{"wall": 1, "mono": 1}')
+    (tmp_path / "windows.json").write_bytes(content)
+    with pytest.raises(SourceError, match=f"{tmp_path}/windows.json: "):
+        WindowsSource(RecordedHost(tmp_path), Config()).read()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [{"answer": ANSWER, "encoding": "utf-16-le"}, {"answer": ANSWER, "seconds": 600}])
 def test_a_probe_that_hangs_or_never_ends_its_line_is_killed(

@@ -33,7 +33,6 @@ FASTEST_SECONDS, ANSWERS_BEFORE_END = 2.0, 8
 #: a page with all collectors of a busy server has about 2 MB
 MAX_BYTES = 8 << 20
 
-
 TOTAL = gauge("windows_memory_total_bytes", "RAM of Windows, which is the host.")
 AVAILABLE = gauge(
     "windows_memory_available_bytes", "RAM that Windows can still hand out, to programs and to this virtual machine."
@@ -73,7 +72,6 @@ GPU_SHARED = gauge(
 GPU_COMMITTED = gauge(
     "windows_gpu_committed_bytes", "Memory committed to programs for the card, on it or not.", "adapter"
 )
-
 #: Names of programs are chosen by whoever uses Windows.
 _PROGRAM_NAMES = NameLimit("Windows program", "program", 24, summed=True)
 GPU_PROGRAM = gauge(
@@ -182,7 +180,10 @@ class WindowsSource(Source):
     def ask(self) -> dict[str, Any]:
         """Return the probe's raw answer; NoData where Windows cannot be queried, or is not to be."""
         if isinstance(self.host, RecordedHost) and (recording := self.host.recording("windows.json")) is not None:
-            return safe_files.parsed(recording.read_bytes())
+            try:
+                return safe_files.parsed(recording.read_bytes())
+            except ValueError as error:
+                raise SourceError("{path}: {why}", path=str(recording), why=cause(error)) from error
         if self._probe is None or self._probe.pid is None:
             off = self.config.windows.probe == "off"
             if absence := say("switched off by windows.probe") if off else interop.absence(self.host):
@@ -203,8 +204,7 @@ class WindowsSource(Source):
             raise SourceError(down.message) from down
 
     def _by_probe(self) -> Facts:
-        answer = self.ask()
-        facts = from_probe(answer)
+        facts = from_probe(answer := self.ask())
         if not any(facts):
             missing = answer.get("missing")
             reasons = sorted({str(r) for r in missing.values()}) if isinstance(missing, dict) else []
@@ -299,9 +299,8 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
     adapters = []
     for luid, row in dict(_by_card(answer, "gpu")).items():
         card = {**row, **about.get(luid, {})}
-        name = card.get("CardName")
-        known_name = name if isinstance(name, str) else ""
-        adapters.append(Adapter(luid, known_name, _sizes(_OF_ADAPTERS, card), on_cards.get(luid, ())))
+        name = card["CardName"] if isinstance(card.get("CardName"), str) else ""
+        adapters.append(Adapter(luid, name, _sizes(_OF_ADAPTERS, card), on_cards.get(luid, ())))
     vm = vm_bytes(held)
     return Facts(_sizes(_OF_WINDOWS, memory) | ({VM: vm} if vm else {}), tuple(adapters), sessions(held))
 
