@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -97,11 +98,23 @@ def test_an_adapter_that_has_gone_answers_nothing_but_zeros():
 def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
     patient = PatientDxgReader(1.0, reader_of(kernel).read)
-    assert [patient.ask(), patient.ask()] == [{"failed": ["ioctl", "HANGS"]}] * 2
+    assert [patient.ask(wait_seconds=0.4), patient.ask()] == [{"failed": ["ioctl", "HANGS"]}] * 2
     asked = len(kernel.calls)
     kernel.hang.set()
     patient._thread.join(10)
     assert len(kernel.calls) <= asked + 3
+    assert patient.ask()["adapters"][0]["processes"][0][0] == 812
+
+
+def test_nvml_does_not_wait_for_a_slow_kernel_whose_answer_comes_later():
+    kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
+    patient = PatientDxgReader(100.0, reader_of(kernel).read)
+    began = time.monotonic()
+    assert [patient.ask(), patient.ask()] == [{}, {}]
+    assert time.monotonic() - began < 1.0
+
+    kernel.hang.set()
+    patient._thread.join(10)
     assert patient.ask()["adapters"][0]["processes"][0][0] == 812
 
 

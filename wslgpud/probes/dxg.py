@@ -57,8 +57,10 @@ ADAPTER_ADDRESS = 6  # KMTQAITYPE_ADAPTERADDRESS: PCI bus, device, function
 
 MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES = 64, 32, 4096
 #: Shares of the time limit of the whole probe: after the first, what is known of the processes so far is the answer,
-#: and after the second there is none.
+#: and after the second the kernel hangs.
 ENOUGH_RATIO, PATIENCE_RATIO = 0.2, 0.4
+#: An answer takes milliseconds; one that takes longer comes with a later sample.
+WAIT_SECONDS = 0.05
 #: Adapters are looked up again after this long: the driver's restart changes their LUIDs.
 ADAPTERS_SECONDS = 600.0
 #: What has failed is tried again after this long; for one process after the other.
@@ -234,7 +236,7 @@ class DxgReader:
 
 
 class PatientDxgReader:
-    """Reads in a thread of its own: a kernel that never answers costs these figures, and not those of NVML.
+    """Reads in a thread of its own: a kernel that is slow or never answers costs these figures, and not those of NVML.
 
     ``seconds`` is how long the last answer took.
     """
@@ -244,24 +246,30 @@ class PatientDxgReader:
         self._patience_seconds = PATIENCE_RATIO * limit_seconds
         self._thread: threading.Thread | None = None
         self._answer: dict[str, Any] = {}
-        self.seconds = 0.0
+        self._began = self.seconds = 0.0
 
-    def ask(self) -> dict[str, Any]:
-        """Return ``adapters``, or ``failed``: the call and the error, ``HANGS`` where there is no answer in time."""
-        if self._thread is None or not self._thread.is_alive():
+    def ask(self, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+        """Return ``adapters``, or ``failed``: the call and the error, ``HANGS`` where there is no answer in time.
+
+        Nothing while the answer may still come.
+        """
+        if self._thread is None:
+            self._began = time.perf_counter()
             self._thread = threading.Thread(target=self._run, name="dxg", daemon=True)
             self._thread.start()
-            self._thread.join(self._patience_seconds)
-        return {"failed": HANGS} if self._thread.is_alive() else self._answer
+            self._thread.join(wait_seconds)
+        if self._thread.is_alive():
+            return {"failed": HANGS} if time.perf_counter() - self._began >= self._patience_seconds else {}
+        self._thread = None
+        return self._answer
 
     def _run(self) -> None:
-        began = time.perf_counter()
         try:
             self._answer = {"adapters": self._read()}
         except DxgFailed as failed:
             self._answer = {"failed": [failed.call, failed.error]}
-        self.seconds = time.perf_counter() - began
+        self.seconds = time.perf_counter() - self._began
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(PatientDxgReader(REPORT_SECONDS).ask()) + "\n")
+    sys.stdout.write(json.dumps(PatientDxgReader(REPORT_SECONDS).ask(REPORT_SECONDS)) + "\n")

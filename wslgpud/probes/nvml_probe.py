@@ -264,7 +264,7 @@ class Session:
                 system[f"nvmlSystemGetProcessName({pid})"] = self._recorded("nvmlSystemGetProcessName", pid)
         recording: dict[str, Any] = {"system": system, "gpus": gpus}
         if os.access(dxg.DEVICE, os.F_OK):  # no name is in it, and LUIDs are new at every start of Windows
-            recording["dxg"] = dxg.PatientDxgReader(dxg.REPORT_SECONDS).ask()
+            recording["dxg"] = dxg.PatientDxgReader(dxg.REPORT_SECONDS).ask(dxg.REPORT_SECONDS)
         return recording
 
     def _recorded(self, function: str, *arguments: Any) -> Any:
@@ -301,7 +301,11 @@ class WindowsVram:
         moved = any(_moved(self._asked.get(uuid), vram) for uuid, vram in used.items())
         if (now < self._due and not moved) or not os.access(dxg.DEVICE, os.F_OK):
             return
-        answer = reply["dxg"] = self._reader.ask()
+        answer = self._reader.ask()
+        if not answer:  # it comes with a later sample
+            self._due = now
+            return
+        reply["dxg"] = answer
         self._asked = used if "adapters" in answer else {}
         self._due = now if self._asked and self._reader.seconds <= CHEAP_DXG_SECONDS else now + OFTEN
 
