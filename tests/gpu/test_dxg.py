@@ -21,7 +21,7 @@ class Clock:
 
 
 def reader_of(kernel: Kernel, clock: Clock | None = None) -> DxgReader:
-    return DxgReader(1.0, lambda: DxgDevice("/dev/null", kernel.ioctl), clock or Clock())
+    return DxgReader(lambda: DxgDevice("/dev/null", kernel.ioctl), clock or Clock())
 
 
 def test_each_listed_process_is_read_with_what_it_holds():
@@ -68,7 +68,7 @@ def test_a_kernel_without_statistics_names_that_call():
 
 def test_a_device_that_cannot_be_opened_is_named(tmp_path):
     with pytest.raises(DxgFailed) as failed:
-        DxgReader(1.0, lambda: DxgDevice(str(tmp_path / "dxg"))).read()
+        DxgReader(lambda: DxgDevice(str(tmp_path / "dxg"))).read()
     assert (failed.value.call, failed.value.error) == ("open", "ENOENT")
 
 
@@ -97,7 +97,7 @@ def test_an_adapter_that_has_gone_answers_nothing_but_zeros():
 
 def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
-    patient = PatientDxgReader(1.0, reader_of(kernel).read)
+    patient = PatientDxgReader(0.4, reader_of(kernel).read)
     assert [patient.ask(wait_seconds=0.4), patient.ask()] == [{"failed": ["ioctl", "HANGS"]}] * 2
     asked = len(kernel.calls)
     kernel.hang.set()

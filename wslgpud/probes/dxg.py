@@ -56,9 +56,6 @@ INCLUDE_COMPUTE_ONLY = 1
 ADAPTER_ADDRESS = 6  # KMTQAITYPE_ADAPTERADDRESS: PCI bus, device, function
 
 MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES = 64, 32, 4096
-#: Shares of the time limit of the whole probe: after the first, what is known of the processes so far is the answer,
-#: and after the second the kernel hangs.
-ENOUGH_RATIO, PATIENCE_RATIO = 0.2, 0.4
 #: An answer takes milliseconds; one that takes longer comes with a later sample.
 WAIT_SECONDS = 0.05
 #: Adapters are looked up again after this long: the driver's restart changes their LUIDs.
@@ -171,14 +168,8 @@ def _name(error: OSError) -> str:
 class DxgReader:
     """Reads who holds how much of each adapter, for one thread at a time."""
 
-    def __init__(
-        self,
-        limit_seconds: float,
-        device: Callable[[], DxgDevice] = DxgDevice,
-        mono: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, device: Callable[[], DxgDevice] = DxgDevice, mono: Callable[[], float] = time.monotonic) -> None:
         self._open, self._mono = device, mono
-        self._enough_seconds = ENOUGH_RATIO * limit_seconds
         self._device: DxgDevice | None = None
         self._adapters: list[DxgAdapter] = []
         self._adapters_due = self._not_before = float("-inf")
@@ -205,20 +196,19 @@ class DxgReader:
                 self._adapters, self._adapters_due = self._device.adapters(), now + ADAPTERS_SECONDS
                 for adapter in self._adapters:
                     adapter.vram_bytes = self._device.vram_bytes(adapter.luid)
-            until = self._mono() + self._enough_seconds
-            return [self._of(self._device, adapter, until) for adapter in self._adapters]
+            return [self._of(self._device, adapter) for adapter in self._adapters]
         except DxgFailed as failed:
             self._failed, self._adapters_due = failed, float("-inf")
             self._not_before = float("inf") if failed.error == "ENOTTY" else now + RETRY_SECONDS
             raise
 
-    def _of(self, device: DxgDevice, adapter: DxgAdapter, until: float) -> dict[str, Any]:
+    def _of(self, device: DxgDevice, adapter: DxgAdapter) -> dict[str, Any]:
         luid, rows = adapter.luid, []
         for pid in device.processes(luid):
             if pid in (0, os.getpid()):
                 continue
             rows.append([pid, 0, 0, 0, 0])
-            if pid in self._refused or self._mono() > until:
+            if pid in self._refused:
                 continue
             try:
                 rows[-1] = [pid, *device.vram_of(luid, pid)]
@@ -242,8 +232,8 @@ class PatientDxgReader:
     """
 
     def __init__(self, limit_seconds: float, read: Callable[[], list[dict[str, Any]]] | None = None) -> None:
-        self._read = read or DxgReader(limit_seconds).read
-        self._patience_seconds = PATIENCE_RATIO * limit_seconds
+        self._read = read or DxgReader().read
+        self._limit_seconds = limit_seconds
         self._thread: threading.Thread | None = None
         self._answer: dict[str, Any] = {}
         self._began = self.seconds = 0.0
@@ -259,7 +249,7 @@ class PatientDxgReader:
             self._thread.start()
             self._thread.join(wait_seconds)
         if self._thread.is_alive():
-            return {"failed": HANGS} if time.perf_counter() - self._began >= self._patience_seconds else {}
+            return {"failed": HANGS} if time.perf_counter() - self._began >= self._limit_seconds else {}
         self._thread = None
         return self._answer
 
