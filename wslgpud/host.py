@@ -1,8 +1,8 @@
 """The single way to everything that is measured: files, commands, disks and time.
 
 Everything that measures the machine goes through a ``Host``, so that tests (and ``--host-root``) can put a
-recorded machine behind it, as node_exporter does with ``--path.procfs``. The brake opens what it writes, the files of
-cgroups, by itself.
+recorded machine behind it, as node_exporter does with ``--path.procfs``. Only the brake opens files by itself:
+those of cgroups, which it writes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SystemClock:
 
 
 class DiskSpace(NamedTuple):
-    """Size of a file system in bytes; ``available`` is what an ordinary user may still write."""
+    """Size of a file system in bytes; ``available`` is the space that an ordinary user may still use."""
 
     size: int
     free: int
@@ -96,7 +96,7 @@ def output(
     folder: str = "/",
     text: str = "",
 ) -> str:
-    """Run a short program in ``folder``, with ``text`` on its standard input, and return what it printed.
+    """Run a short program in ``folder``, with ``text`` on its standard input, and return its output.
 
     Raises:
         NoData: the program is not installed.
@@ -235,7 +235,7 @@ class Host:
         )
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:
-        """Return what a short program prints, as ``output`` does; never for anything that runs every tick."""
+        """Return the output of a short program, as ``output`` does; never for anything that runs every tick."""
         return output(command, timeout_seconds)
 
 
@@ -248,7 +248,7 @@ class StoppedClock:
 
 
 def _refuse_odd_files(folder: Path) -> None:
-    """Raise ValueError for anything but files and folders: a link may lead to what root alone may read."""
+    """Raise ValueError for anything but files and folders: a link may lead to files that only root may read."""
     entries = (os.path.join(where, name) for where, *names in os.walk(folder) for name in (*names[0], *names[1]))
     for count, path in enumerate(entries):
         facts = os.lstat(path)
@@ -325,7 +325,7 @@ class RecordedHost(Host):
         return DiskSpace(*self._disks[path])
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:  # noqa: ARG002 - nothing to wait for
-        """Return what the command printed when it was recorded, or fail as it did."""
+        """Return the command's recorded output, or fail as it did."""
         answer = self._commands.get(" ".join(command))
         if answer is None:
             raise NoData("{program} is not installed", program=command[0])

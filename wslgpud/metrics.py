@@ -17,7 +17,7 @@ PREFIX = "wslgpud_"
 Kind = Literal["gauge", "counter", "info"]
 Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", ""]
 _UNITS: tuple[Unit, ...] = get_args(Unit)
-#: what follows a metric's name in the exposition, by kind
+#: the end of a metric's name in the exposition, by kind
 SUFFIXES: Mapping[Kind, str] = {"gauge": "", "counter": "_total", "info": "_info"}
 
 

@@ -114,7 +114,7 @@ class GpuSample:
     windows_ratio: float | None = None
     demoted_bytes: int | None = None  # of our programs, moved into RAM
     ceiling_bytes: int | None = None  # use at which a budget is spent
-    self_reported: tuple[GpuProcess, ...] = ()  # what trainings say of themselves
+    self_reported: tuple[GpuProcess, ...] = ()  # by trainings themselves
     in_windows: tuple[GpuProcess, ...] = ()
 
 
@@ -244,7 +244,7 @@ class RamState:
     slab_unreclaimable: int | None = None
     hugepages: int | None = None
     committed: int | None = None
-    compressible: int | None = None  # what filling the swap on zram would free
+    compressible: int | None = None  # RAM that filling the swap on zram would free
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ class Snapshot:
     reports: tuple[SourceReport, ...]
     lateness_seconds: float = 0.0  # of this tick
     interval_seconds: float = 1.0  # planned, to the next
-    observation: Observation = Observation(0.0)  # what the risk engine sees of it
+    observation: Observation = Observation(0.0)  # the part for the risk engine
     forecasts: tuple[Forecast, ...] = ()
     _families: dict[str, Values] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -1,13 +1,13 @@
 """VRAM of each process under WSL2, from the counters of Windows' graphics kernel behind ``/dev/dxg``.
 
-Structures and numbers are those of WSL's kernel (include/uapi/misc/d3dkmthk.h), what is in an answer those of the
-Windows SDK (d3dkmthk.h, D3DKMT_QUERYSTATISTICS_*). What its source says (drivers/hv/dxgkrnl/ioctl.c, dxgprocess.c):
+Structures and numbers are those of WSL's kernel (include/uapi/misc/d3dkmthk.h), the contents of answers those of the
+Windows SDK (d3dkmthk.h, D3DKMT_QUERYSTATISTICS_*). By the kernel's source (drivers/hv/dxgkrnl/ioctl.c, dxgprocess.c):
 
 - ENUMPROCESSES lists the processes that use an adapter, of our own PID namespace only, by the thread that opened the
   device first. Kernels without it answer ENOTTY, and those ask Windows about a Linux PID as if it were a handle.
 - QUERYSTATISTICS finds a PID whichever namespace it is of, so only listed ones are asked for. An adapter that has gone
-  is no error: the answer is what was asked with, so all zeros are no answer.
-- Every call that fails writes a line into the kernel's log, so what does not work is not tried again soon.
+  is no error: the question comes back as it was, so all zeros are no answer.
+- Every call that fails writes a line into the kernel's log, so a failed call is not repeated soon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEVICE = "/dev/dxg"
-#: sizes of what is passed, and of the answer's part in it
+#: sizes of the structures, and where the answer and the element lie in the second
 ADAPTER_BYTES, STATISTICS_BYTES, RESULT_AT, ELEMENT_AT = 20, 0x328, 24, 0x320
 
 
@@ -60,7 +60,7 @@ MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES = 64, 32, 4096
 WAIT_SECONDS = 0.05
 #: Adapters are looked up again after this long: the driver's restart changes their LUIDs.
 ADAPTERS_SECONDS = 600.0
-#: What has failed is tried again after this long; for one process after the other.
+#: A failed call is repeated after this long; for a single process after the second.
 RETRY_SECONDS, REFUSED_SECONDS = 600.0, 60.0
 #: limit of a report for people
 REPORT_SECONDS = 10.0
@@ -97,7 +97,7 @@ class DxgDevice:
         os.close(self._file)
 
     def ask(self, code: Ioctl, layout: str, *values: int) -> bytearray:
-        """Make a call; ``values`` are packed by ``layout`` at the start of what is passed. Return what came back."""
+        """Make a call with ``values``, packed by ``layout`` at the start of its structure, and return the answer."""
         buffer = bytearray(code >> 16 & 0x3FFF)
         struct.pack_into(layout, buffer, 0, *values)
         try:
@@ -180,8 +180,8 @@ class DxgReader:
     def read(self) -> list[dict[str, Any]]:
         """Return each adapter with ``luid``, ``vram_bytes``, ``pci``, ``own`` and ``processes``.
 
-        ``processes`` holds lists of a PID (or thread ID) and of what :meth:`DxgDevice.vram_of` says, zeros
-        where there is no answer; ``own`` is what it says of ourselves.
+        ``processes`` holds lists of a PID (or thread ID) and the figures of :meth:`DxgDevice.vram_of`, zeros where
+        there is no answer; ``own`` are our own figures.
 
         Raises:
             DxgFailed: the kernel or Windows does not answer; for a while, that is repeated without asking.

@@ -124,7 +124,7 @@ def framed(script: str) -> str:
 
 
 def run(host: Host, script: str, text: str = "", timeout_seconds: float | None = None) -> str:
-    """Run a constant script in a PowerShell of its own and return what it printed.
+    """Run a constant script in a PowerShell of its own and return its output.
 
     Raises:
         NoData: Windows cannot be queried.

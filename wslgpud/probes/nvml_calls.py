@@ -1,4 +1,4 @@
-"""The calls made to NVML, and what answers them: NVIDIA's library through pynvml, or a recording.
+"""The calls made to NVML, answered by NVIDIA's library through pynvml, or by a recording.
 
 CALLS is one table, with the period and the meaning of the answers of each.
 

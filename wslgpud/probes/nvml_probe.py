@@ -11,7 +11,7 @@ known before, no longer), or ``{"index", "uuid", "lost": error}``;
 - ``session``, in the first answer: library, versions and each GPU's identity;
 - ``support``, when it changed: for each GPU, call -> true or false (absent: not known yet);
 - ``errors``: number of calls that failed this time, by error;
-- ``dxg``: under WSL2, what Windows says of the VRAM of processes (``dxg.PatientDxgReader``), when it was asked;
+- ``dxg``: under WSL2, Windows' figures of the VRAM of processes (``dxg.PatientDxgReader``), when they were read;
 - ``changed``: true when the number of GPUs has changed since the start, which requires a new process;
 
 or ``{"error", "call", "text"}`` when NVML cannot be used: then this process exits, since only a new one can load a new
@@ -67,7 +67,7 @@ MOVED_RATIO = 0.005
 #: VRAM by process is asked of Windows at every sample where that takes no longer, else every ``OFTEN`` seconds, and
 #: when the VRAM in use has changed.
 CHEAP_DXG_SECONDS = 0.001
-#: what can end a training within seconds: the VRAM in use, and who uses it
+#: VRAM in use, and who uses it: the calls that show the end of a training seconds ahead
 BRIEF = frozenset({"memory", "compute_processes", "graphics_processes"})
 #: No request takes longer than this; beyond it the kernel kills us, even if the daemon is gone. The usual
 #: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
@@ -247,7 +247,7 @@ class Session:
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
     def recording(self) -> dict[str, Any]:
-        """Return what ``Recorded`` needs to answer like this machine, without identifying data."""
+        """Return the recording with which ``Recorded`` answers like this machine, without identifying data."""
         system = {function: self._recorded(function) for _, function, _ in SYSTEM_IDENTITY}
         forms = [(function, ()) for _, function, _ in GPU_IDENTITY] + [form for call in CALLS for form in call.forms]
         gpus = []

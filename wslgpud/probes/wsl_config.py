@@ -1,4 +1,4 @@
-r"""The keys of .wslconfig and /etc/wsl.conf, and a parser of what people write there, with WSL's own warnings.
+r"""The keys of .wslconfig and /etc/wsl.conf, and a parser of both files, with WSL's own warnings.
 
 Follows src/shared/configfile/configfile.cpp and ParseBool, ParseMemorySize in src/shared/inc/stringshared.h of
 https://github.com/microsoft/WSL. Surprising: only ``#`` begins a comment; ``\`` must be doubled; sizes take upper-case
@@ -143,7 +143,7 @@ _LINE = re.compile(
     )""",
     re.VERBOSE,
 )
-#: What WSL says of a malformed line: the first of these that fits.
+#: WSL's warning about a malformed line: the first of these that fits.
 _MALFORMED = (
     (re.compile(rf"\[(?!{_NAME})"), "Invalid section name"),
     (re.compile(rf"\[{_NAME}(?![A-Za-z0-9\]])"), "Expected ']'"),
@@ -161,7 +161,7 @@ class Entry:
 
     ``written`` is section and name as WSL would show them, ``name`` the key as spelled in the file, ``value`` WSL's
     interpretation of the text between ``span`` (start and end in the file's text); ``begin`` and ``end`` hold all of
-    it. ``warning`` is what WSL prints on the Windows console; ``result`` is None unless the entry counts.
+    it. ``warning`` is WSL's own on the Windows console; ``result`` is None unless the entry counts.
     """
 
     written: str

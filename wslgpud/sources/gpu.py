@@ -160,7 +160,7 @@ class _Gpu:
         self.up, self.values, self.support, self.processes, self.measured = False, {}, {}, (), None
 
     def card(self) -> NvmlCard | None:
-        """Return what Windows' figures are compared with, None where NVML does not tell it."""
+        """Return NVML's figures, to compare Windows' with; None where it has none."""
         total, used = (self.values.get(f"gpu_memory_{kind}_bytes") for kind in ("total", "used"))
         if not self.up or not total or used is None:
             return None
@@ -395,7 +395,7 @@ def _remedy(error: str, *, wsl: bool) -> Message:
 
 
 def explain_silence(meaning: MessageLike, *, wsl: bool, crashed: bool = False) -> Message:
-    """Return what happened and the remedy for a driver that hung or crashed."""
+    """Return the failure of a driver that hung or crashed, with the remedy."""
     remedy = Message(TEMPLATES["driver"]["crash"]) if wsl and crashed else _remedy("", wsl=wsl)
     return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)
 

@@ -32,7 +32,7 @@ Key = tuple[int, int | None]
 
 
 class MeasuredVram(NamedTuple):
-    """What the programs of this distribution hold of one card, in bytes.
+    """The use of one card by the programs of this distribution, in bytes.
 
     ``demoted_bytes`` were moved out of it. ``ceiling_bytes`` is the use of the whole card at which the largest program
     has its budget; None where that is no less than the card.
@@ -54,7 +54,7 @@ class NvmlCard(NamedTuple):
 def measured(
     adapters: Sequence[Mapping[str, Any]], cards: Mapping[str, NvmlCard], process_of: Callable[[int], int | None]
 ) -> dict[str, MeasuredVram]:
-    """Return, by UUID, what is believed of Windows' figures; ``process_of`` as in :func:`believed`."""
+    """Return, by UUID, the credible figures of Windows; ``process_of`` as in :func:`believed`."""
     pairs = ((uuid, believed(one, process_of, cards[uuid])) for uuid, one in matched(adapters, cards).items())
     return {uuid: found for uuid, found in pairs if found is not None}
 
@@ -79,7 +79,7 @@ def matched(adapters: Sequence[Mapping[str, Any]], cards: Mapping[str, NvmlCard]
 def believed(
     adapter: Mapping[str, Any], process_of: Callable[[int], int | None], card: NvmlCard
 ) -> MeasuredVram | None:
-    """Return what is believed of an adapter's answer, None where that is nothing.
+    """Return the credible part of an adapter's answer, None where there is none.
 
     ``process_of`` returns the process of a PID or thread ID in our namespace: dxgkrnl keeps that of the thread which
     first opened it. A driver that cannot tell processes apart answers for the caller whomever it is asked about; zeros

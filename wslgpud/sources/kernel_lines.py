@@ -1,4 +1,4 @@
-"""What lines of the kernel log mean: OOM kills, errors of WSL's GPU driver, of NVIDIA's, and of disks. Pure.
+"""The meaning of lines of the kernel log: OOM kills, errors of WSL's GPU driver, of NVIDIA's, and of disks. Pure.
 
 All patterns match at the start of a line: names of programs, cgroups and mount options, which any user can choose, come
 later. Under WSL2 a disk is a file in Windows: when the drive below it is full or fails, this is what Linux sees of it.

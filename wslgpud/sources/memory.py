@@ -3,7 +3,7 @@
 Three corrections of the levels:
 ZFS's cache counts as used, yet is given back on demand. Names of files in use (dentries) count as available, yet stay:
 a machine that fills up with small files on a tmpfs is killed while MemAvailable still has a tenth left. Swap on zram
-lies compressed in RAM: what is free there is no room beside RAM.
+lies compressed in RAM: free space there is no room beside RAM.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ _VMSTAT: tuple[tuple[MetricSpec, tuple[str, ...], tuple[str, ...], int], ...] = 
 
 
 ARCSTATS = "/proc/spl/kstat/zfs/arcstats"
-#: by state of ZFS's cache (ARC) and kind of block; what is left of its size is in use or not written yet
+#: by state of ZFS's cache (ARC) and kind of block: the rest of its size is in use or not written yet
 _ARC_CLEAN = tuple(f"{state}_evictable_{kind}" for state in ("mru", "mfu") for kind in ("data", "metadata"))
 DENTRY_STATE = "/proc/sys/fs/dentry-state"
 #: size of a struct dentry on 64-bit kernels from 4.x on, as /sys/kernel/slab/dentry/object_size tells
@@ -148,7 +148,7 @@ class MemorySource(Source):
 
 
 def sizes(host: Host) -> dict[str, int]:
-    """Return the levels in /proc/meminfo by line, in bytes; available is what really is.
+    """Return the levels in /proc/meminfo by line, in bytes; with the corrections above.
 
     Raises:
         NoData: there is no /proc/meminfo.
@@ -158,7 +158,7 @@ def sizes(host: Host) -> dict[str, int]:
 
 
 def _corrected(levels: dict[str, int], arc: int | None, pinned: int | None) -> dict[str, int]:
-    """Return the levels with what ZFS gives back as available, and without pinned names."""
+    """Return the levels with ZFS's cache as available, and without pinned names."""
     if "MemAvailable" in levels:
         # A container with a /proc/meminfo of its own has its own slab there, but the host's names.
         taken = min(pinned or 0, levels.get("SReclaimable", 0))
@@ -169,8 +169,8 @@ def _corrected(levels: dict[str, int], arc: int | None, pinned: int | None) -> d
 def arc_bytes(host: Host) -> int | None:
     """Return the bytes of its cache that ZFS gives back on demand; None without ZFS, or where it does not tell.
 
-    As its own shrinker counts them for Linux (module/os/linux/zfs/arc_os.c: arc_evictable_memory): what is above the
-    minimum, but no more than what is clean. Releases before 0.7 do not tell what is clean. In a container with a
+    As its own shrinker counts them for Linux (module/os/linux/zfs/arc_os.c: arc_evictable_memory): the part above the
+    minimum, but no more than its clean blocks, which releases before 0.7 do not count. In a container with a
     /proc/meminfo of its own (lxcfs) ZFS's figures are still the host's: https://github.com/moghtech/komodo/pull/1635
     """
     text = host.read_optional(ARCSTATS)
@@ -217,7 +217,7 @@ def zram(host: Host) -> Zram | None:
 
 
 def free_swap_bytes(host: Host, levels: Mapping[str, int]) -> int:
-    """Return the free swap of ``/proc/meminfo`` as room beside RAM: of zram only what filling it would free."""
+    """Return the free swap of ``/proc/meminfo`` as room beside RAM: of zram only the RAM that filling it would free."""
     free = levels.get("SwapFree", 0)
     swap = zram(host) if free else None
     return free if swap is None else max(0, free - swap.free) + (swap.compressible or 0)
@@ -255,7 +255,7 @@ def vmstat(text: str) -> list[Reading]:
     return counters
 
 
-#: what programs can wait for
+#: the resources that programs wait for
 PRESSED = ("memory", "cpu", "io")
 
 WAITING_SECONDS, STALLED_SECONDS = (

@@ -123,7 +123,7 @@ def loaded(server: str, page: bytes) -> Iterator[Reading]:
 
 
 def _short(name: str) -> str:
-    """Return a model's name for a label; what is cut off is first searched for the end of a secret."""
+    """Return a model's name for a label; more than its length is searched, as a secret may extend beyond it."""
     return redaction.named(name[: 2 * _MAX_NAME])[:_MAX_NAME]
 
 

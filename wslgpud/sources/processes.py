@@ -83,7 +83,7 @@ def inspect(files: OwnedFiles, pid: int, name: str, command: str, before: frozen
 def imported_torch(files: OwnedFiles, pid: int) -> tuple[str, str] | None:
     """Return the interpreter of a process and the torch that it has imported, both as paths; None if it is no such one.
 
-    ``exe`` is what a virtual environment was made from: the environment is known by its torch.
+    ``exe`` is the interpreter from which a virtual environment was made: the environment is known by its torch.
     """
     python = files.host.link(f"/proc/{pid}/exe") or ""
     torch = next(filter(None, map(_IMPORTED.match, _mappings(files, pid))), None)
@@ -118,7 +118,7 @@ def title(words: Sequence[str]) -> str:
     """
     program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name.rstrip(":")
     text = f"{program} {_subject(program, words[1:])}".strip()
-    # What is cut off is first searched for the end of a secret, but a process may choose a title of megabytes.
+    # A secret may extend beyond the part that is kept, but a process may choose a title of megabytes.
     return named(text[: 4 * _COMMAND_LENGTH])[:_COMMAND_LENGTH]
 
 

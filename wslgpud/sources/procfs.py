@@ -1,4 +1,4 @@
-"""Files of /proc/PID: what the kernel says of a process, and which users are trusted.
+"""Processes by the kernel's files in /proc/PID, and the users that are trusted.
 
 The process itself cannot fake ``stat`` and ``status``, but chooses its name. For ``cmdline``, ``maps`` and
 ``smaps_rollup`` the kernel takes the lock of the process's own memory map, which the process can hold for ever: an mmap

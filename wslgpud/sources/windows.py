@@ -123,7 +123,7 @@ _PROGRAM_CHARACTERS = 40
 #: the process of a session of WSL's containers: https://github.com/microsoft/WSL/discussions/40942
 _SESSION = re.compile(r"vmmem(wslc-.+)", re.IGNORECASE)
 _MAX_SESSIONS = 8
-#: the processes of virtual machines: what runs in WSL's own is no program of Windows
+#: the processes of virtual machines: a program in WSL's own is none of Windows
 _VIRTUAL_MACHINES = frozenset({"vmmem", "vmmemwsl", "vmwp"})
 #: Windows' processes without a file
 _WITHOUT_FILE = frozenset({"system", "secure system", "registry", "memory compression"})
@@ -343,7 +343,7 @@ def vm_bytes(held: Iterable[tuple[str, int]]) -> int | None:
 
 
 def sessions(held: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return what the largest sessions of WSL's containers hold, by name."""
+    """Return the memory of the largest sessions of WSL's containers, by name."""
     found = Counter[str]()
     for name, size in held:
         if size and (match := _SESSION.fullmatch(one_line(name, _PROGRAM_CHARACTERS))):
@@ -383,7 +383,7 @@ def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
 
 
 def unreturned_bytes(vm: int | None, linux_used: int | None) -> int | None:
-    """Return what the virtual machine holds of Windows' RAM beyond what Linux uses (its page cache included).
+    """Return the part of Windows' RAM that the virtual machine holds and Linux does not use, not even as page cache.
 
     None where the process does not show its guest's memory, as in some versions of Windows
     (https://github.com/microsoft/WSL/issues/40705): then it shows less than half of what Linux uses.
