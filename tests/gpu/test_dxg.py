@@ -106,7 +106,7 @@ def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     assert patient.ask()["adapters"][0]["processes"][0][0] == 812
 
 
-def test_nvml_does_not_wait_for_a_slow_kernel_whose_answer_comes_later():
+def test_nvml_does_not_wait_for_a_kernel_that_is_slow():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
     patient = PatientDxgReader(100.0, reader_of(kernel).read)
     began = time.monotonic()

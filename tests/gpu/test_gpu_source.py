@@ -214,7 +214,7 @@ def test_errors_are_counted_across_restarts(source):
     assert not_supported() == 2 * once
 
 
-def test_without_its_configured_library_it_names_it_and_starts_no_child(machine, source):
+def test_a_configured_library_that_is_missing_is_named(machine, source):
     machine.uninstall()
     with pytest.raises(NoData, match=f"there is no {machine.library}"):
         source.read()

@@ -60,7 +60,7 @@ def test_a_container_of_v2_shows_all_that_its_headroom_needs(machine, values):
     }
 
 
-def test_hits_of_a_container_are_not_those_of_the_group_around_it(machine, values):
+def test_hits_of_a_container_are_not_those_of_its_parent(machine, values):
     around = v2("/wsl-user", str(900 * MIB), 300 * MIB, events_max=5000)
     around["/sys/fs/cgroup/wsl-user/memory.events.local"] = "max 0\noom_kill 0\n"
     inside = v2("/wsl-user/box", str(100 * MIB), 99 * MIB, events_max=5000)

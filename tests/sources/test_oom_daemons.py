@@ -160,9 +160,7 @@ def test_where_neither_runs_nothing_is_started(tmp_path: Path, monkeypatch: pyte
     machine.source.close()
 
 
-def test_a_daemon_is_seen_where_both_versions_of_cgroups_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_is_seen_beside_version_1_of_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path, monkeypatch)
     (tmp_path / "machine/sys/fs/cgroup/systemd/system.slice" / EARLYOOM).mkdir(parents=True)
     machine.says((EARLYOOM, LINES[-1][1]))

@@ -263,8 +263,8 @@ class GpuSource(Source):
             self._fail(reply)
         self._take(reply, now)
         if not self._gpus and self.lost:
-            call = {"call": "nvmlDeviceGetHandleByIndex", "text": ""}
-            self._fail({"error": next(iter(self.lost.values())), **call})
+            index, error = next(iter(self.lost.items()))
+            self._fail({"error": error, "call": f"GPU {index}", "text": ""})
         if not self._gpus:
             self._probe.renew()
             words = TEMPLATES["no_card"]
