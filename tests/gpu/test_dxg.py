@@ -103,7 +103,8 @@ def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     kernel.hang.set()
     patient._thread.join(10)
     assert len(kernel.calls) <= asked + 3
-    assert patient.ask()["adapters"][0]["processes"][0][0] == 812
+    assert patient.ask() == {"failed": ["ioctl", "HANGS"]}, "an answer as late as that is old"
+    assert patient.ask(wait_seconds=10)["adapters"][0]["processes"][0][0] == 812
 
 
 def test_nvml_does_not_wait_for_a_kernel_that_is_slow():

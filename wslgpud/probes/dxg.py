@@ -251,7 +251,7 @@ class PatientDxgReader:
         if self._thread.is_alive():
             return {"failed": HANGS} if time.perf_counter() - self._began >= self._limit_seconds else {}
         self._thread = None
-        return self._answer
+        return self._answer if self.seconds < self._limit_seconds else {"failed": HANGS}  # its figures are old
 
     def _run(self) -> None:
         try:

@@ -243,16 +243,12 @@ class OomDaemonSource(Source):
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.period_seconds = DAEMON_CHECK_SECONDS
-        units = [
-            unit
-            for unit in (f"{daemon}.service" for daemon in _DAEMONS)
-            if any(self.host.exists(f"{folder}/{unit}") for folder in _UNITS)
-        ]
-        if not units or self.host.recorded:
+        daemons = [name for name in _DAEMONS if any(self.host.exists(f"{units}/{name}.service") for units in _UNITS)]
+        if not daemons or self.host.recorded:
             raise NoData(say("neither systemd-oomd nor earlyoom runs"))
-        self._kills.update(dict.fromkeys((unit.removesuffix(".service") for unit in units), 0))
+        self._kills.update(dict.fromkeys(daemons, 0))
         options = ["--follow", "--lines=0", "--quiet", "--output=json", "--output-fields=MESSAGE,_SYSTEMD_UNIT"]
-        matches = " + ".join(f"_SYSTEMD_UNIT={unit}" for unit in units).split()
+        matches = " + ".join(f"_SYSTEMD_UNIT={name}.service" for name in daemons).split()
         command = unprotected(["/bin/sh", "-c", _UNTIL_WE_END, "sh", "journalctl", *options, *matches])
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
