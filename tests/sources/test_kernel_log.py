@@ -211,19 +211,6 @@ def test_this_machines_log_is_read_to_its_end_and_then_followed():
     source.close()
 
 
-def test_the_mounted_log_of_another_machine_is_not_waited_for(tmp_path):
-    try:
-        os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))  # its mode says little: kernel.dmesg_restrict
-    except PermissionError:
-        pytest.skip("reading the kernel log needs root")
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/kmsg").symlink_to("/dev/kmsg")
-    source = KernelLogSource(Host(tmp_path), Config())
-    assert source.read().readings
-    assert source.read().readings
-    source.close()
-
-
 def test_a_broken_log_reports_earlier_events_then_the_failure(monkeypatch, tmp_path, values):
     (tmp_path / "log").touch()
     answers = [line.encode() for line in kmsg(*GLOBAL).splitlines()[::2]]

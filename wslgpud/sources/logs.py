@@ -15,7 +15,6 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, cast
 
 from wslgpud.host import NoData, SourceError, unprotected
@@ -114,8 +113,7 @@ class KernelLogSource(Source):
 
     def records(self) -> Iterator[str]:
         """Yield the records since the last read, a few thousand at most."""
-        # A recording has no device; reading a real log to its end would block forever.
-        if not self.host.live and not Path(self.host.path(_PATH)).is_char_device():
+        if not self.host.live:  # a recording is a plain file
             if not self._replayed:
                 self._replayed = True
                 self._opened_mono = self.host.clock.mono()
