@@ -123,7 +123,7 @@ class Session:
             try:
                 handle = self.ask("nvmlDeviceGetHandleByIndex", index)
                 gpu = Gpu(index, handle, self._identity(GPU_IDENTITY, handle), now)
-                # One that does not even say which it is answers nothing else either, and is no missing card.
+                # A card that does not even say which it is answers nothing else either: it is broken, not missing.
                 gpu.lost = "" if gpu.identity else "UNKNOWN"
             except (CallFailed, Lost) as failed:
                 gpu = Gpu(index, None, {}, now)

@@ -123,13 +123,13 @@ class DriverNames:
 
     def of(self, key: Key) -> str | None:
         """Return the driver's name of a process, empty where it has none, None while that is not known."""
-        if key not in self._names and key not in self._wanted:
+        if key not in self._names:
             self._wanted.add(key)
-            if self._patient:
-                self._ask()
-        if self._wanted and not self._patient and (self._asking is None or not self._asking.is_alive()):
+        if self._wanted and (self._asking is None or not self._asking.is_alive()):
             self._asking = threading.Thread(target=self._ask, name="driver-names", daemon=True)
             self._asking.start()
+            if self._patient:
+                self._asking.join()
         return self._names.get(key)
 
     def close(self) -> None:
@@ -141,8 +141,8 @@ class DriverNames:
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         probe = self._probe = self._probe or self._make()
-        while self._wanted:
-            key, ended = next(iter(self._wanted)), probe.hangs_total + probe.crashes_total
+        for key in tuple(self._wanted):
+            ended = probe.hangs_total + probe.crashes_total
             try:
                 self._names[key] = str(probe.ask({"name_of": key[0]}).get("name") or "")
             except ProbeDown:

@@ -148,7 +148,7 @@ class MemorySource(Source):
 
 
 def sizes(host: Host) -> dict[str, int]:
-    """Return the levels in /proc/meminfo by line, in bytes; with the corrections above.
+    """Return the levels in /proc/meminfo by line, in bytes, with the corrections above.
 
     Raises:
         NoData: there is no /proc/meminfo.
