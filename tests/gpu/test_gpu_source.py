@@ -144,6 +144,14 @@ def test_under_wddm_processes_have_no_memory(machine, source_under_wsl):
     assert eventually(lambda: (os.getpid(), name, None) in processes_of(source_under_wsl))
 
 
+def test_a_pid_that_another_distribution_uses_again_is_asked_anew(machine, source_under_wsl):
+    for name in ("old", "new"):
+        machine.set(pid=1 << 23, process_name=f"/{name}")  # no pid of ours
+        assert eventually(lambda name=name: processes_of(source_under_wsl) == [(0, name, 1 << 30)])
+        machine.set(pid=0)
+        assert eventually(lambda: processes_of(source_under_wsl) == [])
+
+
 def test_figures_do_not_wait_for_a_process_name_that_never_comes(machine, source_under_wsl):
     machine.set(pid=os.getpid(), process_name="/Xwayland", hang="SystemGetProcessName")
     for _ in range(3):

@@ -347,7 +347,7 @@ class GpuSource(Source):
             listed |= cards.keys()
         for gpu in self._gpus.values():
             if gpu.up and gpu.uuid in listed:
-                gpu.processes = self._programs.on_card(gpu.values, gpu.measured)
+                gpu.processes = self._programs.on_card(gpu.uuid, gpu.values, gpu.measured)
 
     def _sample(self) -> Sample:
         known = {gpu.index for gpu in self._gpus.values() if not gpu.up}

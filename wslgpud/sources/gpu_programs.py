@@ -8,7 +8,7 @@ agree with NVML's: a wrong one would accuse, or pause, an innocent program.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wslgpud.host import Host
@@ -25,8 +25,6 @@ TOLERANCE_RATIO = 0.02
 SAME_SIZE_RATIO = 0.1
 #: A budget that leaves less of a card is a share among programs, not its end.
 MIN_CEILING_RATIO = 0.5
-#: remembered processes; a machine has a handful on its cards
-MAX_NAMES = 1024
 #: pid and start, as one pid may be several processes one after another
 Key = tuple[int, int | None]
 
@@ -132,14 +130,16 @@ class DriverNames:
                 self._asking.join()
         return self._names.get(key)
 
+    def forget_others(self, pids: Collection[int]) -> None:
+        """Forget the processes without these pids: another distribution may use theirs again, unknown to us."""
+        self._names = {key: name for key, name in self._names.items() if key[0] in pids}
+
     def close(self) -> None:
         """End the child, if one runs."""
         if self._probe is not None:
             self._probe.close()
 
     def _ask(self) -> None:
-        if len(self._names) >= MAX_NAMES:
-            self._names.clear()
         probe = self._probe = self._probe or self._make()
         for key in tuple(self._wanted):
             ended = probe.hangs_total + probe.crashes_total
@@ -158,8 +158,10 @@ class GpuPrograms:
 
     def __init__(self, host: Host, names: DriverNames) -> None:
         self._host, self._names = host, names
+        #: pids by card
+        self._listed: dict[str, Collection[int]] = {}
 
-    def on_card(self, values: Mapping[str, Any], measured: MeasuredVram | None) -> tuple[GpuProcess, ...]:
+    def on_card(self, uuid: str, values: Mapping[str, Any], measured: MeasuredVram | None) -> tuple[GpuProcess, ...]:
         """Return the processes on a GPU, biggest first, each once.
 
         The pid of a process in another namespace (``/Xwayland`` of WSLg, another distribution) may belong to an
@@ -172,6 +174,8 @@ class GpuPrograms:
                 # WDDM does not report memory per process: the value is a sentinel, sometimes garbage.
                 known = used if used is not None and used <= most else None
                 sizes[pid] = max(sizes.get(pid), known, key=lambda size: -1 if size is None else size)
+        self._listed[uuid] = sizes.keys()
+        self._names.forget_others({pid for pids in self._listed.values() for pid in pids})
         who = {pid: self._who(pid) for pid in sizes}
         of_windows = measured.used_bytes if measured else {}
         listed = [
