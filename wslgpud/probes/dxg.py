@@ -79,8 +79,8 @@ class DxgFailed(Exception):
 class DxgAdapter:
     """A GPU by Windows: LUID (low, high) as in its counters, VRAM in bytes, PCI address where it tells one."""
 
-    def __init__(self, luid: tuple[int, int], pci: str) -> None:
-        self.luid, self.pci, self.vram_bytes = luid, pci, 0
+    def __init__(self, luid: tuple[int, int], pci: str, vram_bytes: int) -> None:
+        self.luid, self.pci, self.vram_bytes = luid, pci, vram_bytes
 
 
 class DxgDevice:
@@ -107,7 +107,7 @@ class DxgDevice:
         return buffer
 
     def adapters(self) -> list[DxgAdapter]:
-        """Return the adapters, still without their VRAM. The kernel opens each for us, and each is closed again.
+        """Return the adapters. The kernel opens each for us, and each is closed again.
 
         Windows is asked for PCI addresses where there are several.
         """
@@ -116,9 +116,10 @@ class DxgDevice:
         count = min(struct.unpack_from("<I", self.ask(Ioctl.LX_DXENUMADAPTERS3, "<QIIQ", *asked), 8)[0], MAX_ADAPTERS)
         found = []
         for at in range(count):
-            handle, *luid = struct.unpack_from("<III", table, at * ADAPTER_BYTES)
-            found.append(DxgAdapter((luid[0], luid[1]), self._pci(handle) if count > 1 else ""))
+            handle, low, high = struct.unpack_from("<III", table, at * ADAPTER_BYTES)
+            pci = self._pci(handle) if count > 1 else ""
             self.ask(Ioctl.LX_DXCLOSEADAPTER, "<I", handle)
+            found.append(DxgAdapter((low, high), pci, self.vram_bytes((low, high))))
         return found
 
     def statistics(self, kind: int, luid: tuple[int, int], layout: str, element: int = 0, pid: int = 0) -> Any:
@@ -194,8 +195,6 @@ class DxgReader:
             self._device = self._device or self._open()
             if now >= self._adapters_due:
                 self._adapters, self._adapters_due = self._device.adapters(), now + ADAPTERS_SECONDS
-                for adapter in self._adapters:
-                    adapter.vram_bytes = self._device.vram_bytes(adapter.luid)
             return [self._of(self._device, adapter) for adapter in self._adapters]
         except DxgFailed as failed:
             self._failed, self._adapters_due = failed, float("-inf")
