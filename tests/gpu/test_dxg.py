@@ -98,25 +98,25 @@ def test_an_adapter_that_has_gone_answers_nothing_but_zeros():
 def test_a_kernel_that_hangs_costs_one_wait_and_is_told():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
     patient = PatientDxgReader(0.4, reader_of(kernel).read)
-    assert [patient.ask(wait_seconds=0.4), patient.ask()] == [{"failed": ["ioctl", "HANGS"]}] * 2
+    assert [patient.ask(0.4), patient.ask(0.0)] == [{"failed": ["ioctl", "HANGS"]}] * 2
     asked = len(kernel.calls)
     kernel.hang.set()
     patient._thread.join(10)
     assert len(kernel.calls) <= asked + 3
-    assert patient.ask() == {"failed": ["ioctl", "HANGS"]}, "an answer as late as that is old"
-    assert patient.ask(wait_seconds=10)["adapters"][0]["processes"][0][0] == 812
+    assert patient.ask(0.0) == {"failed": ["ioctl", "HANGS"]}, "an answer as late as that is old"
+    assert patient.ask(10)["adapters"][0]["processes"][0][0] == 812
 
 
 def test_nvml_does_not_wait_for_a_kernel_that_is_slow():
     kernel = Kernel([Adapter(entries=[Entry(812, GIB)])], hang=threading.Event())
     patient = PatientDxgReader(100.0, reader_of(kernel).read)
     began = time.monotonic()
-    assert [patient.ask(), patient.ask()] == [{}, {}]
+    assert [patient.ask(0.05), patient.ask(0.05)] == [{}, {}]
     assert time.monotonic() - began < 1.0
 
     kernel.hang.set()
     patient._thread.join(10)
-    assert patient.ask()["adapters"][0]["processes"][0][0] == 812
+    assert patient.ask(0.0)["adapters"][0]["processes"][0][0] == 812
 
 
 def test_a_count_beyond_what_was_asked_for_is_cut():

@@ -144,7 +144,7 @@ def test_under_wddm_processes_have_no_memory(machine, source_under_wsl):
     assert eventually(lambda: (os.getpid(), name, None) in processes_of(source_under_wsl))
 
 
-def test_a_pid_that_another_distribution_uses_again_is_asked_anew(machine, source_under_wsl):
+def test_a_pid_that_a_stranger_uses_again_gets_its_new_name(machine, source_under_wsl):
     for name in ("old", "new"):
         machine.set(pid=1 << 23, process_name=f"/{name}")  # no pid of ours
         assert eventually(lambda name=name: processes_of(source_under_wsl) == [(0, name, 1 << 30)])

@@ -56,8 +56,8 @@ INCLUDE_COMPUTE_ONLY = 1
 ADAPTER_ADDRESS = 6  # KMTQAITYPE_ADAPTERADDRESS: PCI bus, device, function
 
 MAX_ADAPTERS, MAX_SEGMENTS, MAX_PROCESSES = 64, 32, 4096
-#: An answer takes milliseconds; one that takes longer comes with a later sample.
-WAIT_SECONDS = 0.05
+#: An answer takes milliseconds; one that takes longer comes with a later sample. The first sample is to be complete.
+WAIT_SECONDS, FIRST_WAIT_SECONDS = 0.05, 1.0
 #: Adapters are looked up again after this long: the driver's restart changes their LUIDs.
 ADAPTERS_SECONDS = 600.0
 #: A failed call is repeated after this long; for a single process after the second.
@@ -237,7 +237,7 @@ class PatientDxgReader:
         self._answer: dict[str, Any] = {}
         self._began = self.seconds = 0.0
 
-    def ask(self, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+    def ask(self, wait_seconds: float) -> dict[str, Any]:
         """Return ``adapters``, or ``failed``: the call and the error, ``HANGS`` where there is no answer in time.
 
         Nothing while the answer may still come.

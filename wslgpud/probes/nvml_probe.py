@@ -301,7 +301,8 @@ class WindowsVram:
         moved = any(_moved(self._asked.get(uuid), vram) for uuid, vram in used.items())
         if (now < self._due and not moved) or not os.access(dxg.DEVICE, os.F_OK):
             return
-        answer = self._reader.ask()
+        first = self._due == float("-inf")
+        answer = self._reader.ask(dxg.FIRST_WAIT_SECONDS if first else dxg.WAIT_SECONDS)
         if not answer:  # it comes with a later sample
             self._due = now
             return
