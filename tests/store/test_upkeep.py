@@ -77,6 +77,18 @@ def test_rows_that_are_kept_for_years_are_bounded_by_number_too(clock, mono, con
         assert [*connection.scalars(table.select())] == [*range(2, 12)], "the oldest go"
 
 
+@pytest.mark.parametrize("batches", [3000, 3001, 9000])
+def test_a_period_of_more_batches_than_a_chunk_takes_is_sealed(connection, batches):
+    """Ten ticks a second, each committed at once."""
+    row = {"data": b"", "ticks": 1}
+    rows = [{**row, "slot": n, "id": n, "ms": 60 * n} for n in range(1, batches + 1)]
+    rows.append({**row, "slot": batches + 1, "id": batches + 1, "ms": schema.PERIOD_MS})
+    with connection.begin():
+        engines.add_host(connection, "pc")
+        statements.insert_new(connection, schema.batch, rows)
+        assert upkeep.due(connection, 0, 1 << 62) == 3000
+
+
 def with_hours(connection, metric, numbers, *, part):
     """Insert series of a metric that each have one hour in a part, and were seen then."""
     series = {"host": 0, "metric": metric, "kind": "gauge", "divisor": 1, "seen_ms": part * 1000}

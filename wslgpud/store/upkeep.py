@@ -251,7 +251,8 @@ def due(connection: Connection, host: int, last: int) -> int | None:
     """Return the last id of the oldest batches of a host, up to id ``last``, whose period is over, if any."""
     complete = period = None
     ticks = 0
-    words = {**_ours(host), "last": last, "limit": schema.MAX_TICKS}
+    # one more than is sealed, which shows that it is time: while memory is short each tick is a batch
+    words = {**_ours(host), "last": last, "limit": schema.MAX_TICKS + 1}
     for number, ms, count in connection.execute(_BATCHES, words).all():
         period = ms // schema.PERIOD_MS if period is None else period
         if ms // schema.PERIOD_MS != period or ticks >= schema.MAX_TICKS:
