@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from wslgpud.model import ProcessSample
+from wslgpud.model import Event, ProcessSample
 from wslgpud.store import Reader, Store, upkeep, writer
 from wslgpud.store.codec import pack_text, unpack_text
 from wslgpud.store.maintenance import info
@@ -71,6 +71,8 @@ def _everything(reader, made):
         (("batch", "data = all_with(data, '[0,', '[x,')", "min"), (1940, 1940)),
         (("batch", "data = all_with(data, '\"', '')", ""), (1800, 1800)),
         (("batch", "data = all_with(data, 'processes', '')", "min"), (1940, 1940)),
+        (("batch", "data = all_with(data, ',\"python\"', '')", "min"), (2000, 2000)),
+        (("batch", "data = all_with(data, '[42,', '[], [42,')", "min"), (2000, 2000)),
         (("batch", "data = x'00'", "min"), (1940, 1940)),
         (("batch", "data = zeroblob(3)", ""), (1800, 1800)),
         (("chunk", "processes = x'01'", "max"), (2000, 2000)),
@@ -96,3 +98,26 @@ def test_the_rest_is_read_and_goes_on_being_sealed(begun, file, made, damage, le
         made.until(lambda: store.flush() and (store.reader.unsealed()[0] == 1 or store.stats().error))
         assert not store.stats().error
         assert _everything(store.reader, made)[0] >= left[0] + 1 - 60
+
+
+TEXTS = ("event.text", "outbox.payload", "learned.document", "daemon_run.version", "series.labels", "host.name")
+
+
+@pytest.mark.parametrize("place", TEXTS)
+def test_a_flipped_bit_in_a_text_keeps_nothing_else_from_being_used(file, settings, clock, made, place):
+    """The driver gives up a whole query at the first text that is not UTF-8."""
+    table, column = place.split(".")
+    event = Event("printer", made.T0, "on fire", {})
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(made.T0, {made.EVENTS: 1}, events=(event, event)))
+        store.outbox.post("mail", {"text": "x"})
+        store.learn("ram", {})
+    with closing(sqlite3.connect(file)) as other, other:
+        changed = f"UPDATE {table} SET {column} = CAST(x'7bff7d' AS TEXT) WHERE id = (SELECT min(id) FROM {table})"
+        assert other.execute(changed).rowcount == 1
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(made.T0 + 1, {made.EVENTS: 2}))
+        made.until(lambda: store.flush(1) or store.stats().error)
+        assert store.stats().error == ""
+        assert len(store.reader.events(0, made.T0)) == 2
+        assert store.reader.latest()

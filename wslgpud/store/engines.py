@@ -216,6 +216,7 @@ def reader_engine(target: str) -> Engine:
             record.info["looks"] += 1
             return bool(record.info["looks"] > MAX_STEPS // _STEPS_A_LOOK)
 
+        connection.text_factory = readable
         record.info["looks"] = 0
         connection.set_progress_handler(looked, _STEPS_A_LOOK)
         _refuse_foreign(connection, target)
@@ -269,7 +270,13 @@ def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
             wanted = steps.send((yield wanted))
     except StopIteration as end:
         return end.value
+def readable(text: bytes) -> str:
+    """Return text of SQLite, damaged or not: by default one flipped bit makes the driver give up its whole query."""
+    return text.decode(errors="replace")
+
+
     raise TimeoutError
+    connection.text_factory = readable
 
 
 def _pin_schema(connection: Any, _: object) -> None:

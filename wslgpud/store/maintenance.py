@@ -303,7 +303,8 @@ def recover(path: Path, wall: float) -> Path:
         Path(f"{made}{suffix}").unlink(missing_ok=True)
     engine = engines.writer_engine(made)
     with closing(sqlite3.connect(path)) as old, engine.connect() as connection:
-        old.row_factory = sqlite3.Row
+        old.row_factory, old.text_factory = sqlite3.Row, engines.readable
+        old.execute("PRAGMA writable_schema = ON")  # otherwise a damaged definition of one table would hide all others
         with connection.begin():
             engines.create(connection, str(path))
         for table in schema.metadata.sorted_tables:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import groupby, islice
@@ -28,6 +28,7 @@ MAX_LISTED = 20_000
 MAX_TRANSITIONS = 1000
 #: limit of events; a program that is killed repeatedly causes thousands per hour
 MAX_EVENTS = 5000
+_P = TypeVar("_P", ProcessPoint, GpuProcessPoint)
 
 _T = TypeVar("_T", Point, Bucket)
 
@@ -196,27 +197,30 @@ class Reader(AbstractContextManager["Reader"]):
 
     def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
         """Return the processes that were recorded between two moments, by time."""
-        return [
-            ProcessPoint(wall, pid, start, name, rss * 1024, swap * 1024)
-            for wall, (pid, start, name, rss, swap) in self._processes(start_wall, end_wall, int)
-        ]
+
+        def point(wall: float, row: list[Any]) -> ProcessPoint:
+            pid, start, name, rss, swap = row
+            return ProcessPoint(wall, pid, start, name, rss * 1024, swap * 1024)
+        points: list[_P] = []
+
+        return self._processes(start_wall, end_wall, int, point)
 
     def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
-        return [
-            GpuProcessPoint(wall, uuid, pid, name, None if used is None else used * 1024)
-            for wall, (uuid, pid, name, used) in self._processes(start_wall, end_wall, str)
-        ]
+        def point(wall: float, row: list[Any]) -> GpuProcessPoint:
+            uuid, pid, name, used = row
+            return GpuProcessPoint(wall, uuid, pid, name, None if used is None else used * 1024)
 
-    def _processes(self, start_wall: float, end_wall: float, first: type[int | str]) -> list[tuple[float, list[Any]]]:
+        return self._processes(start_wall, end_wall, str, point)
+
+    def _processes(
+        self, start_wall: float, end_wall: float, first: type[int | str], point: Callable[[float, list[Any]], _P]
+    ) -> list[_P]:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
         with self.connected() as connection:
-            processes = [
-                (ms / 1000, row)
-                for ms, rows in series_reader.processes(connection, start, end, self._ours)
-                for row in rows
-                if isinstance(row[0], first)
-            ]
-        return sorted(processes, key=itemgetter(0))
+            for ms, rows in series_reader.processes(connection, start, end, self._ours):
+                with gap("processes at %d", ms):
+                    points += [point(ms / 1000, row) for row in rows if isinstance(row[0], first)]
+        return sorted(points, key=itemgetter(0))
 
     def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
         """Return the newest events between two moments, of one kind or all, by time."""
