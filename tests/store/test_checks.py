@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import datetime
 
 import pytest
@@ -70,14 +72,39 @@ def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made
     with Store(file, settings, host_name="pc", clock=clock) as store:
         clock.now += upkeep.FIRST_CHECK_SECONDS
         made.until(lambda: store.flush() and store.stats().set_aside)
-        assert figures(store)["store_check_findings"] > 0
         assert figures(store)["store_set_aside"] == 1
+        assert "store_check_findings" not in figures(store), "the new file was not checked yet"
         (change,) = RuleEngine().observe(made.snapshot(clock.now), store_damage=store.stats().damage)
         assert (change.rule, change.new) == ("store_damaged", Level.WARNING)
 
         clock.now += 86400
         made.until(lambda: store.flush() and not store.stats().damage)
         assert figures(store)["store_check_findings"] == 0
+
+
+def test_a_file_whose_tables_are_unreadable_is_set_aside_at_night(file, settings, clock, made):
+    """The daemon goes on writing it, as it has the definitions in memory; nobody else can open it."""
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(made.T0, {made.EVENTS: 1}))
+        assert store.flush()
+        with closing(sqlite3.connect(file)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with file.open("r+b") as raw:
+            raw.seek(raw.read().index(b"CREATE TABLE event") + len(b"CREATE TABL"))
+            raw.write(b"F")
+        clock.now += upkeep.FIRST_CHECK_SECONDS
+        made.until(lambda: store.flush() and store.stats().set_aside)
+        assert str(store.stats().damage).startswith("damaged, and set aside as ")
+        assert made.read_all(store.reader) == [(0, 1)], "the other tables were read nevertheless"
+
+
+def test_damage_after_a_check_without_findings_is_told_too(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        clock.now += upkeep.FIRST_CHECK_SECONDS
+        made.until(lambda: store.flush() and store.stats().check_findings == ())
+        store._writer.report_damage("found by hand", store._writer._inode)
+        made.until(lambda: store.flush() and store.stats().set_aside)
+        assert str(store.stats().damage).startswith("damaged, and set aside as ")
 
 
 def test_rejected_values_and_purged_rows_are_counted(file, settings, clock, made):

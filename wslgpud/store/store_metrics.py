@@ -60,14 +60,10 @@ class StoreStats:
 
     @property
     def damage(self) -> MessageLike:
-        """The present or past fault of the file, in a few words; empty without one."""
-        if self.check_findings:
-            return self.check_findings[0]
-        # a later check without findings was of the new file
-        recovered = self.check_findings is not None and self.set_aside
-        if not self.set_aside or recovered:
-            return ""
-        return say("damaged, and set aside as {path}", path=self.set_aside)
+        """The fault of the file, or of the one set aside until the new one was checked; empty without one."""
+        if self.check_findings is None and self.set_aside:
+            return say("damaged, and set aside as {path}", path=self.set_aside)
+        return self.check_findings[0] if self.check_findings else ""
 
 
 _METRICS: dict[str, MetricSpec] = {f.name: f.metadata["metric"] for f in fields(StoreStats) if f.metadata}

@@ -18,6 +18,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, select, text
@@ -26,7 +27,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.store import engines, schema, statements
 from wslgpud.store.codec import Samples, Steps, Summary, add, pack_sheet, packed, parsed, summarise, unpacked
-from wslgpud.store.errors import StoreError, gap
+from wslgpud.store.errors import DamagedError, NotADatabaseError, StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.schema import HOURS, MINUTES, Tier
 from wslgpud.store.store_metrics import StoreStats
@@ -373,9 +374,13 @@ class NightlyCheck:
         self._due_wall = self._wall()
 
     def _look(self) -> None:
+        identity = engines.identity(Path(self._target))
         try:
             with Reader(self._target) as reader:
                 findings, identity = reader.check(), reader.identity
+        except (DamagedError, NotADatabaseError) as error:
+            # not even its tables can be read: the writer would not notice, as it has those in memory
+            findings = [str(getattr(error.__cause__, "orig", error))]
         except StoreError as error:
             log.warning("the history could not be checked: %s", error)
             return

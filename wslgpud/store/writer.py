@@ -387,6 +387,7 @@ class Writer(DatabaseThread):
             return why
         self._check.soon()
         reason, remedy = errors.refusal(engines.lock_path(self._path))
+                self._stats.check_findings = None  # they were of the file set aside
         return clauses((say("{what} ({why})", what=why, why=reason) if reason else why, remedy))
 
     def _open(self) -> Connection:
