@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.model import Event, Level, Transition
+from wslgpud.model import Event, Level, StressResult, Transition
 from wslgpud.store import Reader, Store, StoreError, engines, store_metrics, upkeep, writer
 from wslgpud.words import Message
 
@@ -177,6 +177,16 @@ def test_each_attempt_that_fails_is_counted_once(opened, file, made, monkeypatch
     made.until(lambda: opened.stats().error)
 
     assert opened.stats().write_errors_total == 1
+
+
+def test_foreign_text_that_no_database_takes_stops_nothing(opened, made):
+    """A worker's JSON may hold half a surrogate pair."""
+    run = StressResult(made.T0, "GPU-a", 0, "RTX", "passed", key={"torch": "2.9\ud800"})
+    opened.record_stress(run)
+    made.until(lambda: opened.flush(1) or opened.stats().error)
+    assert opened.stats().error == ""
+    ((_, kept),) = opened.reader.stress_runs()
+    assert kept.key == {"torch": "2.9?"}
 
 
 @pytest.mark.slow

@@ -60,7 +60,22 @@ dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=Fa
 # SQLite's STRICT tables know these types by these names alone.
 _Int: TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _Real: TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
-_Text, _Blob = sa.Text(), sa.LargeBinary()
+_Blob = sa.LargeBinary()
+
+
+class _StorableText(sa.TypeDecorator[str]):
+    """Text; a lone surrogate, which foreign JSON may hold and no database takes, becomes a question mark.
+
+    Otherwise one such row would be written in vain for ever, and nothing after it.
+    """
+
+    impl, cache_ok = sa.Text, True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - its interface
+        return value if value is None else value.encode(errors="replace").decode()
+
+
+_Text = _StorableText()
 #: PostgreSQL compresses long text itself, and its functions can read it
 _Packed: TypeEngine[Any] = sa.Text().with_variant(sa.LargeBinary(), "sqlite")
 
