@@ -75,6 +75,20 @@ def test_a_row_that_makes_no_sense_any_more_costs_no_other(file, settings, clock
         assert _seconds(store, made) == list(range(2000))
 
 
+def test_samples_are_not_sealed_twice_though_the_machine_row_is_lost(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(2000), clock)
+        made.settle(store, clock)
+    made.damage(file, "host")
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        made.until(lambda: store.stats().set_aside)
+        _append(store, made, [3000], clock)
+        made.settle(store, clock)
+        (ref,) = store.reader.series()
+        assert sum(b.n for b in store.reader.summaries(ref, made.T0, made.T0 + 3599, 60)) == 2001
+        assert _seconds(store, made) == [*range(2000), 3000]
+
+
 @pytest.mark.parametrize(("places", "lost_pages"), [((5,), 1), ((5, 8), 4)])
 def test_rows_before_and_behind_the_unreadable_are_found(tmp_path, made, places, lost_pages):
     file = tmp_path / "old.db"

@@ -401,7 +401,9 @@ def prepare(connection: Connection, path: Path, host_name: str) -> int:
 def add_host(connection: Connection, name: str) -> int:
     """Add a machine to a database; return its id."""
     number = connection.scalar(select(func.coalesce(func.max(schema.host.c.id) + 1, 0))) or 0
-    row = {"id": number, "name": name, "sealed": schema.row_range(number)[0]}
+    # there are chunks where only the row of the host was lost
+    sealed = connection.scalar(select(func.max(schema.chunk.c.id)).where(schema.of_host(schema.chunk, number)))
+    row = {"id": number, "name": name, "sealed": sealed or schema.row_range(number)[0]}
     connection.execute(schema.host.insert(), row)
     return number
 
