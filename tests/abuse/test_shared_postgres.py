@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from tests.store.made import BYTES, T0, snapshot, until
 from tests.support.hostile import Peer, rude
-from wslgpud.store import Reader, Store, StoreError, engines
+from wslgpud.store import Reader, Store, StoreError
 from wslgpud.store.engines import APPLICATION_ID
 
 pytestmark = pytest.mark.servers
@@ -243,7 +243,7 @@ def test_an_unresponsive_server_is_reported_and_blocks_nobody(
         _welcome(peer)
         never(peer)
 
-    monkeypatch.setattr(engines, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("wslgpud.store.postgresql.ANSWER_SECONDS", 0.5)
     with rude(behave) as server:
         target = f"postgresql+psycopg://me:word@{server.place}/db"
         with Store(target, host_name="pc", own_file=tmp_path / "wslgpud.db") as store:

@@ -87,6 +87,32 @@ def test_reading_a_history_that_is_not_there_says_so(file):
         Reader(str(file))
 
 
+def test_an_empty_file_is_no_history_yet(file):
+    file.parent.mkdir()
+    file.touch()
+    with pytest.raises(StoreError, match="no history here yet"):
+        Reader(str(file))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as somebody else")
+def test_who_may_not_enter_the_folder_is_told_what_to_do(file, settings):
+    Store(file, settings).close()
+    os.seteuid(51234)
+    try:
+        with pytest.raises(UnwritableError, match="you may not read it: use sudo"):
+            Reader(str(file))
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("address", ["://", "postgresql://me:geheim@host:port/history"])
+def test_a_malformed_address_of_a_server_is_told_without_secrets(address, settings):
+    for open_it in (lambda: Store(address, settings), lambda: Reader(address)):
+        with pytest.raises(StoreError, match="is not the address of a database; write a path") as told:
+            open_it()
+        assert "geheim" not in str(told.value)
+
+
 def test_a_file_from_a_newer_version_is_refused_and_left_alone(file, settings):
     Store(file, settings).close()
     with closing(sqlite3.connect(file)) as newer, newer:

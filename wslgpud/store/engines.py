@@ -14,7 +14,7 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -28,12 +28,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
-from wslgpud import optional_packages
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import address
 from wslgpud.sources import disk
 from wslgpud.store import errors, schema
-from wslgpud.words import cause, say
+from wslgpud.store.postgresql import server_engine
+from wslgpud.words import cause, template
 
 #: marks the file as ours (shown by ``file`` and ``PRAGMA application_id``): "WGPU"
 APPLICATION_ID = 0x57475055
@@ -46,18 +46,23 @@ _REMOTE = {"9p", "drvfs", "virtiofs", "vboxsf", "cifs", "smb3", "nfs", "nfs4"}
 MAX_STEPS = 3_000_000_000
 _STEPS_A_LOOK = 1_000_000
 _CACHE_KIB = 512
-#: time limit of a statement on a server, and until its answer must be here, whatever the server does
-STATEMENT_SECONDS = 300
-ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
+_NO_HISTORY = template("{path}: no history here yet; start the daemon, or name its file")
 _OURS = ", ".join(f"'{name}'" for name in schema.metadata.tables)
 _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"
 
 
 def sqlite_path(target: str) -> Path | None:
-    """Return the file behind a path or ``sqlite:///`` URL, None for a database server."""
+    """Return the file behind a path or ``sqlite:///`` URL, None for a database server; StoreError: neither."""
     if "://" not in target:
         return Path(target)
-    url = make_url(target)
+    try:
+        url = make_url(target)
+    except (SQLAlchemyError, ValueError) as error:
+        # whose text may quote the password
+        raise errors.StoreError(
+            "{database}: is not the address of a database; write a path, or postgresql+psycopg://user@host/database",
+            database=shown(target),
+        ) from error
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
@@ -114,8 +119,14 @@ def prepare_folder(path: Path) -> None:
 
 def existing_file(path: Path) -> Path:
     """Return the path of a database, or raise StoreError: there is none, or the files beside it are not SQLite's."""
-    if not path.is_file():
-        raise errors.StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    except OSError as error:  # in a folder closed to us
+        raise errors.explain(sqlite3.OperationalError("unable to open database file"), str(path)) from error
+    if not stat.S_ISREG(mode):
+        raise errors.StoreError(_NO_HISTORY, path=str(path))
     refuse_odd_files(path)
     return path
 
@@ -205,6 +216,7 @@ def reader_engine(target: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
+        connection.text_factory = readable
         # ten may read at once, each page once: SQLite would cache 20 MB of them
         pragmas = (f"cache_size = -{_CACHE_KIB}", "trusted_schema = OFF", "query_only = ON")
         for pragma in (*pragmas, "cell_size_check = ON", "mmap_size = 0"):
@@ -216,7 +228,6 @@ def reader_engine(target: str) -> Engine:
             record.info["looks"] += 1
             return bool(record.info["looks"] > MAX_STEPS // _STEPS_A_LOOK)
 
-        connection.text_factory = readable
         record.info["looks"] = 0
         connection.set_progress_handler(looked, _STEPS_A_LOOK)
         _refuse_foreign(connection, target)
@@ -228,77 +239,12 @@ def reader_engine(target: str) -> Engine:
     return engine
 
 
-def server_engine(target: str, **options: Any) -> Engine:
-    """Return an engine of a database server, or raise MissingDriverError."""
-    try:
-        made = create_engine(target, connect_args={"connect_timeout": 10}, **options)
-    except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise errors.MissingDriverError(
-            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
-            database=address(target, path=True),
-            error=cause(error),
-            remedy=optional_packages.remedy("postgresql"),
-        ) from error
-    if made.driver == "psycopg":
-        event.listen(made, "do_connect", _connect)
-    event.listen(made, "connect", _pin_schema)
-    return made
-
-
-def _connect(_dialect: object, _record: object, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Connect to PostgreSQL so that no answer is awaited forever: libpq limits only the time to connect."""
-    import psycopg
-
-    class Bounded(psycopg.Connection):
-        def wait(self, gen: Generator[Any, Any, Any], *more: Any, **options: Any) -> Any:
-            try:
-                return super().wait(_in_time(gen), *more, **options)
-            except TimeoutError as error:
-                self.pgconn.finish()  # otherwise SQLAlchemy would roll back, and wait for that
-                late = f"the server did not answer within {ANSWER_SECONDS:g} s"
-                raise psycopg.OperationalError(late) from error
-
-    return Bounded.connect(*positional, **named)
-
-
-def _in_time(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Pass on what psycopg waits for; TimeoutError: too long. It looks every tenth of a second, also in silence."""
-    until_mono = time.monotonic() + ANSWER_SECONDS
-    try:
-        wanted = next(steps)
-        while time.monotonic() < until_mono:
-            wanted = steps.send((yield wanted))
-    except StopIteration as end:
-        return end.value
-def readable(text: bytes) -> str:
-    """Return text of SQLite, damaged or not: by default one flipped bit makes the driver give up its whole query."""
-    return text.decode(errors="replace")
-
-
-    raise TimeoutError
-    connection.text_factory = readable
-
-
-def _pin_schema(connection: Any, _: object) -> None:
-    """Resolve names only in our schema and PostgreSQL's own, and limit the time of statements.
-
-    A user who can create a function in another schema of the path could have it run with our rights:
-    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
-    """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
-        (ours,) = cursor.fetchone()
-        if ours is None:
-            raise errors.StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
-        cursor.execute(f"SET search_path = {ours}, pg_temp")
-        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
-    connection.commit()
-
-
 def _refuse_foreign(connection: sqlite3.Connection, target: str) -> None:
     tables = {name: " ".join((sql or "").split()) for name, sql in connection.execute(_TABLES)}
+    if not tables:
+        raise errors.StoreError(_NO_HISTORY, path=target)
     record, made = schema.schema_migration.name, _made()
-    for names in ((record,), tuple(made)) if tables else ():  # else the daemon is about to create them
+    for names in ((record,), tuple(made)):
         for name in names:
             if tables.get(name) != made[name]:
                 raise errors.ForeignDatabaseError(
@@ -324,7 +270,13 @@ def manual_transactions(engine: Engine, begin: str) -> None:
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
 
 
+def readable(text: bytes) -> str:
+    """Return text of SQLite, damaged or not: by default one flipped bit makes the driver give up its whole query."""
+    return text.decode(errors="replace")
+
+
 def _writer_pragmas(connection: Any, _: object) -> None:
+    connection.text_factory = readable
     if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
         # must come before the log and any table: otherwise it stays off for the life of the file
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

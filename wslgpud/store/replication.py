@@ -22,6 +22,7 @@ from wslgpud.store import engines, schema, statements
 from wslgpud.store.codec import renumbered, unpack_text
 from wslgpud.store.engines import APPLICATION_ID
 from wslgpud.store.errors import LockedError, StoreError, gap
+from wslgpud.store.postgresql import server_engine
 from wslgpud.store.reader import Reader
 from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Upkeep
@@ -113,7 +114,7 @@ class Replication(DatabaseThread):
         """Start copying; ``of_file`` is told what may be sealed in the file. Raises MissingDriverError."""
         self.stats = StoreStats()
         super().__init__("wslgpud-replication", server, self.stats, settings.commit_seconds)
-        self._engine = engines.server_engine(server, poolclass=NullPool)
+        self._engine = server_engine(server, poolclass=NullPool)
         # by age alone: its size is its administrator's, as are checks, which all of a fleet would do at the same hour
         self.upkeep, self._of_file = Upkeep(settings, wall, self.stats, on_server=True), of_file
         self._file, self._host, self._machine = file, host, machine
