@@ -109,6 +109,7 @@ def test_for_programs_steps_have_means_and_counters_rates(state: Path) -> None:
     assert [point[1] for point in levels[0]["points"]][:2] == pytest.approx([5.095, 5.695])
     assert [point[1] for point in rates[0]["points"]] == pytest.approx([point[1] for point in levels[0]["points"]])
     assert {round(point[1]) for point in swapped[0]["points"][:-1]} == {MIB}
+    assert [one[0]["unit"] for one in (levels, rates, swapped)] == ["", "", "bytes/s"]
 
 
 def test_several_cards_become_one_and_only_in_steps(state: Path) -> None:

@@ -167,9 +167,8 @@ def _described(ref: SeriesRef, kind: str, last: Point | None) -> dict[str, Any]:
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a metric, empty without one or for an unknown metric."""
-    spec = catalogue().find(metric)
-    return "" if spec is None else spec.unit
+    """Return the unit of a metric or of its rate, empty without one or for an unknown metric."""
+    return exports.unit_of(catalogue(), metric)
 
 
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}

@@ -13,6 +13,8 @@ from typing import Any
 from wslgpud.store import Bucket, Reader, SeriesRef
 from wslgpud.words import Message, MessageError, say
 
+#: suffix of a counter drawn as its increase per second
+RATE = ":rate"
 #: two values of a counter this many usual intervals apart have a gap between them, without data
 GAP = 3.0
 
@@ -119,7 +121,7 @@ def curve(  # noqa: PLR0913 - a query
     buckets = reader.summaries(ref, *span, step)
     if rate:
         points = [(wall, value, value, value) for wall, value in rates(buckets, step, span[1])]
-        return Curve(ref._replace(metric=f"{ref.metric}:rate"), unit, rate, points)
+        return Curve(ref._replace(metric=ref.metric + RATE), unit, rate, points)
     return Curve(ref, unit, rate, [(b.wall, float(b.low), b.mean, float(b.high)) for b in buckets])
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from wslgpud import optional_packages
 from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
-from wslgpud.series.curves import Curve, curve, escaped, joined, name_of
+from wslgpud.series.curves import RATE, Curve, curve, escaped, joined, name_of
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.store.records import Oldest
 from wslgpud.words import Message, MessageError, say, template
@@ -95,6 +95,12 @@ def curves(
         if one.points:
             by_metric.setdefault(ref.metric, []).append(one)
     return [one for curves in by_metric.values() for one in ([joined(curves, across)] if across else curves)]
+
+
+def unit_of(catalogue: Catalogue, metric: str) -> str:
+    """Return the unit of a metric or of its rate; empty: it has none, or is unknown."""
+    spec = catalogue.find(metric.removesuffix(RATE))
+    return "" if spec is None else spec.unit + "/s" * metric.endswith(RATE)
 
 
 def coarser(oldest: Oldest, start_wall: float, step_seconds: float) -> Iterator[Message]:
@@ -235,8 +241,7 @@ def parquet(
 
     def table(piece: Piece) -> Any:
         ref, count = piece.ref, len(piece.times)
-        spec = catalogue.find(ref.metric)
-        name, unit = sample_name(ref.metric, kinds.get(ref, "gauge")), spec.unit if spec else ""
+        name, unit = sample_name(ref.metric, kinds.get(ref, "gauge")), unit_of(catalogue, ref.metric)
         same = pa.array([0] * count, pa.int32())
         columns = [
             pa.DictionaryArray.from_arrays(same, pa.array([text]))
