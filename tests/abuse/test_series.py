@@ -1,24 +1,22 @@
 """Names that other people choose must not become series without end.
 
-Attacked by real processes that rename themselves, and by histories that are full of names already.
+Attacked by real processes that rename themselves.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.store.made import T0, FakeClock, snapshot
-from tests.support.daemons import Running, daemon, eventually
+from tests.support.daemons import eventually
 from wslgpud.config import Config, Sampling, StoreSettings
 from wslgpud.host import Host
 from wslgpud.metrics import CGROUP_NAMES, MAX_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
@@ -27,7 +25,7 @@ from wslgpud.sampling.cardinality import CardinalityLimiter, NameSlots
 from wslgpud.serve.publisher import families
 from wslgpud.sources import cgroups, processes
 from wslgpud.sources.processes import ProcessSource
-from wslgpud.store import Reader, Store, upkeep
+from wslgpud.store import Store, upkeep
 
 #: A name that ends like a compiler's has the role of one, and so is kept however small the process is.
 RENAMING = """
@@ -216,67 +214,3 @@ def test_series_without_data_and_long_unseen_names_are_dropped(tmp_path: Path, m
     with seen("new") as store:
         eventually(lambda: store.flush() and rows(file, "made_named%") == 2, "the end of all others")
         assert {dict(ref.labels)["program"] for ref in store.reader.series("made_named*")} == {"n7", "new"}
-
-
-def crowded(file: Path, here: str) -> None:
-    """Make a history with 100,000 series of programs, as an older version may have left it."""
-    file.parent.mkdir(parents=True)
-    with Store(file, host_name=here):
-        pass
-    row = "INSERT INTO series SELECT :first + n, :host, :metric, 'gauge', json_object('program', 'n' || n), 1, 0"
-    row += " FROM names"
-    names = "WITH RECURSIVE names(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM names WHERE n < 32000) "
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("INSERT INTO host (id, name, sealed) VALUES (1, 'elsewhere', 0)")
-        for host in (0, 1):
-            for at, metric in enumerate(("program_resident_bytes", "program_swap_bytes")):
-                first = (host << 32) + 32_000 * at
-                database.execute(names + row, {"first": first, "host": host, "metric": metric})
-    assert rows(file) >= 100_000
-
-
-def peak_mib(running: Running) -> float:
-    status = Path(f"/proc/{running.process.pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def asked(running: Running) -> float:
-    """Have eight requests answered at once, and return the most memory that the daemon ever took."""
-    paths = [
-        "/api/v1/series",
-        "/api/v1/series?match=program_resident_bytes*",
-        "/api/v1/series?match=*n31999*",
-        "/api/v1/series?host=elsewhere",
-        "/api/v1/range?series=wslgpud_memory_available_bytes",
-        "/api/v1/latest",
-        "/api/v1/incidents",
-        "/api/v1/processes",
-    ]
-    eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
-    with ThreadPoolExecutor(len(paths)) as pool:
-        statuses = list(pool.map(running.status_of, paths))
-    assert {200} >= {*statuses[:3], *statuses[4:]}
-    return peak_mib(running)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_series_cost_no_extra_memory(tmp_path: Path) -> None:
-    taken = {}
-    for kind in ("empty", "crowded"):
-        if kind == "crowded":
-            crowded(tmp_path / kind / "state" / "wslgpud.db", socket.gethostname())
-        with daemon(tmp_path / kind, settings={"WSLGPUD_STORE__COMMIT_SECONDS": "1"}) as running:
-            taken[kind] = asked(running)
-
-    assert taken["crowded"] < taken["empty"] + 10, taken
-
-
-@pytest.mark.slow
-def test_the_readers_of_other_programs_hold_no_series_either(tmp_path: Path) -> None:
-    file = tmp_path / "state" / "wslgpud.db"
-    crowded(file, "pc")
-    with Reader(str(file)) as reader:
-        listed = reader.series(host="pc")
-        assert len(listed) == 2 * MAX_SERIES_OF_NAMES
-        assert reader.series('program_resident_bytes{program="n31999"}', "pc"), "any is found by its name"
-        assert reader.hosts() == ["elsewhere", "pc"]

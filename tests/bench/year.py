@@ -172,9 +172,8 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
             raise SystemExit(store.stats().error)
         with store.reader.connected() as connection:
             known = {
-                f"{ref.metric}{tuple(value for _, value in ref.labels)}": number
-                for ref, _ in series_reader.listed(connection, "", 999)
-                for number in (series_reader.asked_for(connection, ref, 0, 0)[0].number,)
+                f"{row.ref.metric}{tuple(value for _, value in row.ref.labels)}": row.number
+                for row in series_reader.listed(connection)
             }
         engine = engines.writer_engine(file)
     with engine.begin() as connection:

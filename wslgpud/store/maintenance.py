@@ -199,7 +199,6 @@ class Info:
 def info(reader: Reader) -> Info:
     """Examine a history."""
     with reader.connected() as connection:
-        hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         count = connection.scalar(select(func.count()).select_from(schema.series)) or 0
         samples = connection.scalar(select(func.sum(schema.chunk.c.samples))) or 0
         ends = (
@@ -212,7 +211,7 @@ def info(reader: Reader) -> Info:
     aside = path.parent.glob(f"{path.name}.damaged-*Z") if path is not None else ()
     return Info(
         version=reader.version,
-        hosts=hosts,
+        hosts=tuple(reader.hosts()),
         series=count,
         file_bytes=total,
         wal_bytes=engines.size_of(path and engines.log_path(path)) or 0,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
-from wslgpud.metrics import MAX_SERIES_OF_NAMES
 from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engines, records, schema, series_reader
@@ -21,16 +20,15 @@ from wslgpud.store.errors import explain, explained, gap, is_damage
 from wslgpud.store.records import Bucket, Delivery, GpuProcessPoint, Oldest, Point, ProcessPoint, SeriesRef
 from wslgpud.store.series_reader import Asked, unscaled
 
-#: limits of ``series`` per metric and machine, and in total; an intact history has fewer
-MAX_LISTED_OF_A_METRIC = MAX_SERIES_OF_NAMES
+#: limit of listed series; unlisted ones can still be read
 MAX_LISTED = 20_000
 #: limit of changes of level in a list; more are available one at a time
 MAX_TRANSITIONS = 1000
 #: limit of events; a program that is killed repeatedly causes thousands per hour
 MAX_EVENTS = 5000
-_P = TypeVar("_P", ProcessPoint, GpuProcessPoint)
 
 _T = TypeVar("_T", Point, Bucket)
+_P = TypeVar("_P", ProcessPoint, GpuProcessPoint)
 
 
 @final
@@ -99,22 +97,11 @@ class Reader(AbstractContextManager["Reader"]):
         return sorted(self.kinds(pattern, host))
 
     def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
-        """Return such series with the kinds (gauge, counter) of their metrics.
-
-        At most ``MAX_LISTED_OF_A_METRIC`` of each metric and machine, and ``MAX_LISTED`` in total; unlisted ones can
-        still be read.
-        """
+        """Return such series with the kinds (gauge, counter) of their metrics, up to ``MAX_LISTED``."""
         wanted = records.matcher(pattern)
-        kinds: dict[SeriesRef, str] = {}
         with self.connected() as connection:
-            # for a pattern, the first matches may be anywhere
-            limit = MAX_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
-            matching = (row for row in series_reader.listed(connection, host, limit) if wanted(row[0]))
-            for _, of_metric in groupby(matching, key=lambda row: (row[0].host, row[0].metric)):
-                kinds.update(islice(of_metric, min(MAX_LISTED_OF_A_METRIC, MAX_LISTED - len(kinds))))
-                if len(kinds) == MAX_LISTED:
-                    break
-        return kinds
+            matching = ((row.ref, row.kind) for row in series_reader.listed(connection, host) if wanted(row.ref))
+            return dict(islice(matching, MAX_LISTED))
 
     def hosts(self) -> list[str]:
         with self.connected() as connection:
@@ -188,12 +175,11 @@ class Reader(AbstractContextManager["Reader"]):
         with self.connected() as connection:
             for host in connection.scalars(select(schema.host.c.id)).all():
                 latest |= series_reader.last_values(connection, host)
-            series = {number: (ref, divisor) for number, ref, divisor in series_reader.refs(connection, [*latest])}
-        return {
-            series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
-            for number, (ms, value) in latest.items()
-            if number in series
-        }
+            return {
+                row.ref: Point(latest[row.number][0] / 1000, *unscaled(latest[row.number][1:], row.divisor))
+                for row in series_reader.listed(connection)
+                if row.number in latest
+            }
 
     def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
         """Return the processes that were recorded between two moments, by time."""
@@ -201,7 +187,6 @@ class Reader(AbstractContextManager["Reader"]):
         def point(wall: float, row: list[Any]) -> ProcessPoint:
             pid, start, name, rss, swap = row
             return ProcessPoint(wall, pid, start, name, rss * 1024, swap * 1024)
-        points: list[_P] = []
 
         return self._processes(start_wall, end_wall, int, point)
 
@@ -216,6 +201,7 @@ class Reader(AbstractContextManager["Reader"]):
         self, start_wall: float, end_wall: float, first: type[int | str], point: Callable[[float, list[Any]], _P]
     ) -> list[_P]:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
+        points: list[_P] = []
         with self.connected() as connection:
             for ms, rows in series_reader.processes(connection, start, end, self._ours):
                 with gap("processes at %d", ms):

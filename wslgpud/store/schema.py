@@ -47,8 +47,6 @@ MAX_BATCH_BYTES = 2 << 20
 MAX_VALUE = 1 << 62
 #: limit of values per read: four months of a series at 1 s
 MAX_VALUES = 10_000_000
-#: identities per statement; SQLite limits their number
-MAX_IDENTITIES = 200
 #: readers' limit of bytes in a row of an SQLite file
 MAX_ROW_BYTES = 64 << 20
 

@@ -8,14 +8,14 @@ from itertools import chain, islice, repeat
 from operator import itemgetter, le, truediv
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, bindparam, select, text
+from sqlalchemy import Connection, TextClause, select, text
 
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Summary, add, entries_of, inflate, parsed, samples_in, summarise, unpacked
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.records import SeriesRef
-from wslgpud.store.schema import HOURS, MAX_IDENTITIES, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier, tuples
+from wslgpud.store.schema import HOURS, MAX_INFLATED_BYTES, MAX_VALUES, MINUTES, PERIOD_MS, Tier, tuples
 
 #: time and batches that ``last_values`` looks back, for series read less often than every tick
 LATEST_MS = 65_000
@@ -44,16 +44,10 @@ class Asked(NamedTuple):
 
 
 # As text: SQLAlchemy takes four times as long to build and compile such a statement as to execute it.
-_LISTED = text("""
-    SELECT name, metric, kind, labels FROM (
-        SELECT h.name, s.host, s.metric, s.kind, s.labels,
-            row_number() OVER (PARTITION BY s.host, s.metric ORDER BY s.labels) AS place
-        FROM series s JOIN host h ON h.id = s.host WHERE :host IN ('', h.name)
-    ) every WHERE place <= :limit ORDER BY host, metric, labels""")
-_REFS = text(
-    "SELECT s.id, s.divisor, s.metric, s.labels, h.name FROM series s JOIN host h ON h.id = s.host"
-    " WHERE s.id IN :numbers"
-).bindparams(bindparam("numbers", expanding=True))
+_LISTED = text(
+    "SELECT s.id, s.metric, s.labels, h.name, s.kind, s.divisor FROM series s JOIN host h ON h.id = s.host"
+    " WHERE :host IN ('', h.name) ORDER BY s.host, s.metric, s.labels, s.id"
+)
 _OF = text(
     "SELECT s.id, s.kind, s.divisor FROM series s JOIN host h ON h.id = s.host"
     " WHERE h.name = :host AND s.metric = :metric AND s.labels = :labels ORDER BY s.id"
@@ -96,21 +90,22 @@ def asked_for(connection: Connection, series: SeriesRef, start_wall: float, end_
     return [Asked(row.id, row.kind, row.divisor, start, end) for row in connection.execute(_OF, words)]
 
 
-def listed(connection: Connection, host: str, limit: int) -> Iterator[tuple[SeriesRef, str]]:
-    """Yield each series (of one machine if named) with its kind, up to a limit per metric."""
+class Listed(NamedTuple):
+    """A row of ``schema.series``."""
+
+    number: int
+    ref: SeriesRef
+    kind: str
+    divisor: int
+
+
+def listed(connection: Connection, host: str = "") -> Iterator[Listed]:
+    """Yield each series (of one machine if named)."""
     options = {"stream_results": True, "max_row_buffer": 500}
-    with connection.execute(_LISTED, {"host": host, "limit": limit}, execution_options=options) as rows:
-        for name, metric, kind, labels in rows:
-            with gap("labels of a series of %s", metric):
-                yield SeriesRef(metric, tuple(json.loads(labels).items()), name), kind
-
-
-def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, SeriesRef, int]]:
-    for at in range(0, len(wanted), MAX_IDENTITIES):
-        words = {"numbers": wanted[at : at + MAX_IDENTITIES]}
-        for number, divisor, metric, labels, host in connection.execute(_REFS, words):
+    with connection.execute(_LISTED, {"host": host}, execution_options=options) as rows:
+        for number, metric, labels, name, kind, divisor in rows:
             with gap("labels of series %d", number):
-                yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
+                yield Listed(number, SeriesRef(metric, tuple(json.loads(labels).items()), name), kind, divisor)
 
 
 def _joined(pieces: Iterable[Samples]) -> Samples:

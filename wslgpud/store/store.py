@@ -33,8 +33,6 @@ from wslgpud.store.writer import WriteBuffer, Writer
 CLOSE_SECONDS = 2.5
 #: window in which the watched time of this machine is counted
 WATCHED_SECONDS = 30 * 86400.0
-#: limit of subjects (cards, RAM, cgroups) with lessons from earlier runs; the last to teach any stay
-MAX_LESSONS = 200
 
 
 @final
@@ -172,9 +170,8 @@ class Store(AbstractContextManager["Store"]):
         run, batch = schema.daemon_run, schema.batch
         of_host = run.c.id.between(low, high)
         if self._run_id is None:
-            lessons = schema.learned
-            query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id.desc())
-            for row in reversed(connection.execute(query.limit(MAX_LESSONS)).all()):
+            lessons = select(schema.learned).where(schema.learned.c.id.between(low, high))
+            for row in connection.execute(lessons.order_by(schema.learned.c.id)):
                 with gap("what was learned of %s", row.subject):
                     self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
             last = connection.execute(select(run).where(of_host).order_by(run.c.id.desc()).limit(1)).first()

@@ -60,7 +60,7 @@ class WriteBuffer:
     """Keeps rows until the writer has committed them, which is: until they are on the disk; never blocks on it."""
 
     def __init__(self, wall: Callable[[], float], buffer_bytes: int = BUFFER_BYTES) -> None:
-        self._lock, self._wall = threading.Lock(), wall
+        self._lock, self._wall = threading.RLock(), wall
         #: id of the host of these rows, and where its batches lie
         self.host_id, self._slots = 0, statements.BatchSlots(0)
         #: metric and label values -> a series that was read since the hour began
@@ -87,7 +87,7 @@ class WriteBuffer:
                 for event in sample.events:
                     fields = json.dumps(dict(event.fields), ensure_ascii=False)
                     row = {"ms": round(event.wall * 1000), "kind": event.kind, "text": event.text, "fields": fields}
-                    self._insert(schema.event, row, spare=True)
+                    self.insert(schema.event, row, spare=True)
             if readings or processes:
                 if urgent or not self._open.takes(ms):
                     self._close_batch()
@@ -95,10 +95,14 @@ class WriteBuffer:
                 if urgent:
                     self._close_batch(urgent=True)
 
-    def insert(self, table: Table, row: Mapping[str, Any]) -> int:
+    def insert(self, table: Table, row: Mapping[str, Any], *, spare: bool = False) -> int:
         """Queue a row and return its id."""
+        text_bytes = sum(len(value) for value in row.values() if isinstance(value, str))
         with self._lock:  # rows of a table reach the file in the order of their ids
-            return self._insert(table, row)
+            number = self.next_row()
+            write = partial(statements.insert_new, table=table, rows=[{**row, "id": number}])
+            self._queue_up(Row(write, _ROW_BYTES + text_bytes, spare))
+        return number
 
     def later(self, write: Callable[[Connection], object]) -> None:
         """Queue a change of rows."""
@@ -107,7 +111,8 @@ class WriteBuffer:
 
     def next_row(self) -> int:
         with self._lock:
-            return self._row_id()
+            self._next_row = (self._next_row or round(self._wall() * _IDS_A_SECOND)) + 1
+            return self._next_row - 1
 
     def attach(self, connection: Connection, host_id: int) -> None:
         """Adopt an opened database: called again with each new connection, whatever file it leads to now."""
@@ -118,7 +123,7 @@ class WriteBuffer:
             self._next_row = max(self._next_row, last_row + 1)
             for item in self._queue:
                 if isinstance(item, Batch) and item.id <= sealed:  # another file: it would count as sealed
-                    item.id = self._row_id()
+                    item.id = self.next_row()
             for series in self._series.values():  # nor does a failed transaction count
                 series.asked = False
 
@@ -164,13 +169,6 @@ class WriteBuffer:
     def empty(self) -> bool:
         return not (self._open.times or self._queue)
 
-    def _insert(self, table: Table, row: Mapping[str, Any], *, spare: bool = False) -> int:
-        row = {**row, "id": self._row_id()}
-        text_bytes = sum(len(value) for value in row.values() if isinstance(value, str))
-        write = partial(statements.insert_new, table=table, rows=[row])
-        self._queue_up(Row(write, _ROW_BYTES + text_bytes, spare))
-        return int(row["id"])
-
     def _queue_up(self, item: Batch | Row) -> None:
         """Queue an item; beyond the limit, drop the oldest, spare ones first."""
         self._queue.append(item)
@@ -181,13 +179,9 @@ class WriteBuffer:
             self.dropped_ticks += gone.ticks
             self.dropped_records += not gone.ticks
 
-    def _row_id(self) -> int:
-        self._next_row = (self._next_row or round(self._wall() * _IDS_A_SECOND)) + 1
-        return self._next_row - 1
-
     def _close_batch(self, *, urgent: bool = False) -> None:
         if self._open.times:
-            self._queue_up(self._open.closed(self._row_id(), urgent=urgent))
+            self._queue_up(self._open.closed(self.next_row(), urgent=urgent))
             self._open = OpenBatch()
 
     def _scale(self, readings: Iterable[Reading], into: dict[int, Number]) -> None:
@@ -387,13 +381,13 @@ class Writer(DatabaseThread):
             return why
         self._check.soon()
         reason, remedy = errors.refusal(engines.lock_path(self._path))
-                self._stats.check_findings = None  # they were of the file set aside
         return clauses((say("{what} ({why})", what=why, why=reason) if reason else why, remedy))
 
     def _open(self) -> Connection:
         if self._connection is None:
             if self._damaged:
                 self._stats.set_aside = str(maintenance.recover(self._path, self._wall()))
+                self._stats.check_findings = None  # they were of the file set aside
                 self._damaged = False
             opened = self._engine.connect()
             try:
