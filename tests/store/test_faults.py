@@ -310,6 +310,23 @@ def test_a_full_disk_loses_nothing_that_fits_into_memory(small_disk, settings, c
     assert _check(file)
 
 
+def test_a_damaged_file_waits_for_room_without_filling_the_disk(small_disk, settings, clock, made):
+    file, ballast = small_disk / "wslgpud.db", small_disk / "ballast"
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(10), clock)
+        assert store.flush()
+        ballast.write_bytes(bytes(2_000_000 - sum(f.stat().st_size for f in small_disk.iterdir())))
+        store._writer.report_damage("found by hand", store._writer._inode)
+        made.until(lambda: store.stats().write_errors_total > 2)
+        assert "must be free to recover it" in str(store.stats().error)
+        assert not [*small_disk.glob("*.recovering*")]
+        ballast.unlink()
+        made.until(lambda: store.stats().set_aside)
+        assert store.flush()
+        assert _seconds(store, made) == list(range(10))
+    assert _check(file)
+
+
 def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(5), clock)

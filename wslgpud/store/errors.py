@@ -66,10 +66,6 @@ class UnwritableError(StoreError):
     """The folder or the file cannot be written, or not with concurrent readers."""
 
 
-class MissingDriverError(StoreError):
-    """The address names a database for which no driver is installed."""
-
-
 class LockedError(StoreError):
     """Another process holds the database."""
 

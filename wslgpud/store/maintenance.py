@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -295,23 +297,20 @@ _SIDE_FILES = ("-wal", "-shm")
 def recover(path: Path, wall: float) -> Path:
     """Put the readable rows of a damaged file in its place; return where the file is kept now, with its date.
 
-    Only the newest such file is kept. OSError, or an error of SQLite: the copy could not be made; nothing has changed.
+    Only the newest such file is kept. StoreError, OSError, or an error of SQLite: the copy could not be made; nothing
+    has changed, and no room is taken.
     """
+    size = path.stat().st_size
+    if shutil.disk_usage(path.parent).free < size:
+        # else each attempt would fill the disk anew
+        raise StoreError("{path}: is damaged; {size_bytes} must be free to recover it", path=str(path), size_bytes=size)
     made = path.with_name(f"{path.name}.recovering")
-    for suffix in ("", *_SIDE_FILES):
-        Path(f"{made}{suffix}").unlink(missing_ok=True)
-    engine = engines.writer_engine(made)
-    with closing(sqlite3.connect(path)) as old, engine.connect() as connection:
-        old.row_factory, old.text_factory = sqlite3.Row, engines.readable
-        old.execute("PRAGMA writable_schema = ON")  # otherwise a damaged definition of one table would hide all others
-        with connection.begin():
-            engines.create(connection, str(path))
-        for table in schema.metadata.sorted_tables:
-            with connection.begin():
-                _copy_rows(old, connection, table)
-        engines.run_outside(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
-    engine.dispose()
-    earlier = list(path.parent.glob(f"{path.name}.damaged-*"))
+    try:
+        _copy_readable(path, made)
+    except BaseException:
+        _remove(made)
+        raise
+    earlier = list(path.parent.glob(f"{glob.escape(path.name)}.damaged-*"))
     stamp = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     for suffix in (*_SIDE_FILES, ""):
@@ -323,6 +322,29 @@ def recover(path: Path, wall: float) -> Path:
             name.unlink(missing_ok=True)
     log.error("%s was damaged; it is kept as %s, and its readable rows are in a new one", path, aside)
     return aside
+
+
+def _remove(file: Path) -> None:
+    for suffix in ("", *_SIDE_FILES):
+        Path(f"{file}{suffix}").unlink(missing_ok=True)
+
+
+def _copy_readable(path: Path, made: Path) -> None:
+    _remove(made)
+    engine = engines.writer_engine(made)
+    with closing(sqlite3.connect(path)) as old, engine.connect() as connection:
+        # a log would take as much room again, and a copy that is not finished is worth nothing
+        engines.run_outside(connection, "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
+        old.row_factory, old.text_factory = sqlite3.Row, engines.readable
+        old.execute("PRAGMA writable_schema = ON")  # otherwise a damaged definition of one table would hide all others
+        with connection.begin():
+            engines.create(connection, str(path))
+        for table in schema.metadata.sorted_tables:
+            with connection.begin():
+                _copy_rows(old, connection, table)
+    engine.dispose()
+    with made.open("rb") as copy:
+        os.fsync(copy)
 
 
 def _copy_rows(old: sqlite3.Connection, connection: Connection, table: Table) -> None:

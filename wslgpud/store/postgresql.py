@@ -20,11 +20,11 @@ ANSWER_SECONDS = STATEMENT_SECONDS + 10.0
 
 
 def server_engine(target: str, **options: Any) -> Engine:
-    """Return an engine of a database server, or raise MissingDriverError."""
+    """Return an engine of a database server, or raise StoreError: its driver is missing."""
     try:
         made = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise errors.MissingDriverError(
+        raise errors.StoreError(
             "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
             database=address(target, path=True),
             error=cause(error),

@@ -111,7 +111,7 @@ class Replication(DatabaseThread):
         wall: Callable[[], float],
         of_file: Upkeep,
     ) -> None:
-        """Start copying; ``of_file`` is told what may be sealed in the file. Raises MissingDriverError."""
+        """Start copying; ``of_file`` is told what may be sealed in the file. Raises StoreError: no driver."""
         self.stats = StoreStats()
         super().__init__("wslgpud-replication", server, self.stats, settings.commit_seconds)
         self._engine = server_engine(server, poolclass=NullPool)

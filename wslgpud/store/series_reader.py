@@ -149,7 +149,7 @@ def best(connection: Connection, asked: Asked) -> tuple[list[float], list[Number
     seconds, and values in their original units.
     """
     before = _coarser(connection, asked, (MINUTES, HOURS))
-    times, values = _joined(_samples(connection, asked))
+    times, values = _joined(chain(_sealed(connection, asked), _newest(connection, asked)))
     walls = [*map(truediv, chain((time for time, _ in before), times), repeat(1000))]
     return walls, [*unscaled(shown(asked, before), asked.divisor), *unscaled(values, asked.divisor)]
 
@@ -179,12 +179,6 @@ def _coarser(connection: Connection, asked: Asked, tiers: Sequence[Tier]) -> lis
             steps = steps_of(connection, asked._replace(end_ms=end), tier) + steps
         begins.append(first_part(connection, tier, host))
     return steps
-
-
-def _samples(connection: Connection, asked: Asked) -> Iterator[Samples]:
-    """Yield times and values of each chunk, then of the newest ticks."""
-    yield from _sealed(connection, asked)
-    yield from _newest(connection, asked)
 
 
 def _sealed(connection: Connection, asked: Asked) -> Iterator[Samples]:
@@ -226,7 +220,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
     tier = HOURS if step_ms % (HOURS.step_seconds * 1000) == 0 else MINUTES
     if step_ms % (tier.step_seconds * 1000):
         add(steps, _coarser(connection, asked, (MINUTES, HOURS)), step_ms)
-        newest = _samples(connection, asked)
+        samples = chain(_sealed(connection, asked), _newest(connection, asked))
     else:
         if tier is MINUTES:
             add(steps, _coarser(connection, asked, (HOURS,)), step_ms)
@@ -235,8 +229,8 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
             add(steps, kept, step_ms)
         else:
             steps = dict(kept)
-        newest = _newest(connection, asked)
-    add(steps, summarise(*_joined(newest), step_ms).items())
+        samples = _newest(connection, asked)
+    add(steps, summarise(*_joined(samples), step_ms).items())
     return sorted(steps.items())
 
 
