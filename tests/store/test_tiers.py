@@ -75,6 +75,18 @@ def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock,
         assert [second for second, _ in made.read_all(store.reader)] == list(range(35, 1900))
 
 
+def test_a_clock_that_goes_to_and_fro_doubles_no_value(file, settings, clock, made):
+    """The chunk that ends first begins after another of the same quarter of an hour."""
+    seconds = [*range(0, 600, 10), 1000, *range(305, 500, 10), 2000]
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in seconds:
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+        made.settle(store, clock)
+        assert made.read_all(store.reader) == [(second, second) for second in sorted(seconds)]
+        assert made.raw_since(store.reader) == 0
+
+
 def test_a_history_knows_what_it_holds_and_that_it_is_sound(file, clock, made):
     with Store(file, host_name="pc", clock=clock) as store:
         for second in range(1000):

@@ -56,7 +56,11 @@ _SEALED = text(
     "SELECT id, low_ms, high_ms, data FROM chunk"
     " WHERE high_ms >= :start AND low_ms <= :end AND id BETWEEN :low AND :high ORDER BY id"
 )
-_FIRST_SEALED = text("SELECT low_ms FROM chunk WHERE id BETWEEN :low AND :high ORDER BY high_ms LIMIT 1")
+#: after the clock went back, the chunk that ends first may not be the one that begins first; both are of one period
+_FIRST_SEALED = text(
+    f"SELECT min(low_ms) FROM chunk WHERE id BETWEEN :low AND :high AND high_ms < {PERIOD_MS} +"
+    " (SELECT high_ms FROM chunk WHERE id BETWEEN :low AND :high ORDER BY high_ms LIMIT 1)"
+)
 _OURS_NEWEST = (
     "FROM batch WHERE slot BETWEEN :low AND :high"
     f" AND id > (SELECT sealed FROM host WHERE host.id = slot >> {schema.ROW_BITS})"
