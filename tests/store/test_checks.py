@@ -82,7 +82,7 @@ def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made
         assert figures(store)["store_check_findings"] == 0
 
 
-def test_a_file_whose_tables_are_unreadable_is_set_aside_at_night(file, settings, clock, made):
+def test_a_file_that_nobody_can_open_is_set_aside_at_night(file, settings, clock, made):
     """The daemon goes on writing it, as it has the definitions in memory; nobody else can open it."""
     with Store(file, settings, host_name="pc", clock=clock) as store:
         store.append(made.snapshot(made.T0, {made.EVENTS: 1}))

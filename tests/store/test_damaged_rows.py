@@ -104,7 +104,7 @@ TEXTS = ("event.text", "outbox.payload", "learned.document", "daemon_run.version
 
 
 @pytest.mark.parametrize("place", TEXTS)
-def test_a_flipped_bit_in_a_text_keeps_nothing_else_from_being_used(file, settings, clock, made, place):
+def test_a_flipped_bit_in_a_text_costs_nothing_else(file, settings, clock, made, place):
     """The driver gives up a whole query at the first text that is not UTF-8."""
     table, column = place.split(".")
     event = Event("printer", made.T0, "on fire", {})

@@ -55,15 +55,6 @@ def test_each_subjects_last_lesson_is_known_after_a_restart(run, clock, made, fi
         assert store.learned == {"GPU-1": Learned(made.T0 + 1.25, {"n": 1}), "ram": Learned(made.T0 + 3.25, {"n": 3})}
 
 
-def test_the_last_200_subjects_lessons_survive_a_restart(run):
-    with run() as store:
-        for number in range(201):
-            store.learn(f"cgroup {number}", {})
-        store.learn("cgroup 0", {"again": 1})
-    with run() as store:
-        assert list(store.learned) == [*(f"cgroup {number}" for number in range(2, 201)), "cgroup 0"]
-
-
 def test_a_stress_run_is_found_by_time_and_card(run, made, file):
     with run() as store:
         store.record_stress(StressResult(made.T0 + 0.5, "GPU-a", 0, "RTX", "passed"))

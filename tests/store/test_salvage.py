@@ -75,7 +75,7 @@ def test_a_row_that_makes_no_sense_any_more_costs_no_other(file, settings, clock
         assert _seconds(store, made) == list(range(2000))
 
 
-def test_samples_are_not_sealed_twice_though_the_machine_row_is_lost(file, settings, clock, made):
+def test_nothing_is_sealed_twice_if_the_machine_row_is_lost(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _append(store, made, range(2000), clock)
         made.settle(store, clock)
