@@ -73,23 +73,13 @@ def plot_incident(panels: Sequence[HeadroomCurve], story: IncidentMarks, path: P
         plots.draw_area(
             axes, times, [max(0.0, capacity - max(0.0, p[1]) / scale) for p in panel.points], fill=number > 0
         )
+        axes.set_xlim(plots.days(story.start), plots.days(story.end))
         for row, (wall, name) in enumerate(story.marks):
-            axes.axvline(plots.days(wall), **plots.MOMENT)
-            if number == 0:
-                # Each in its own row, where there is more room.
-                right = wall < (story.start + story.end) / 2
-                axes.annotate(
-                    f" {name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S} ",
-                    (plots.days(wall), 0.97 - 0.07 * row),
-                    xycoords=("data", "axes fraction"),
-                    fontsize=9,
-                    va="top",
-                    ha="left" if right else "right",
-                )
+            named = f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}" if number == 0 else ""
+            plots.draw_moment(axes, wall, named, height=0.97 - 0.07 * row, fontsize=9)
         used = t("{resource}: used of {capacity_bytes}", resource=panel.resource, capacity_bytes=panel.capacity_bytes)
         axes.set_title(used, fontsize=10, loc="left")
         axes.set_ylim(0, 1.02 * capacity)
-        axes.set_xlim(plots.days(story.start), plots.days(story.end))
         axes.set_ylabel(unit)
         plots.clock_below(axes, "%H:%M:%S")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")

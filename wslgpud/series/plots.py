@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".svg")
 #: two values this many steps apart have a gap between them
 _GAP_STEPS = 5.0
-#: events are black, whatever the level
-MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
 
 #: fonts with Chinese characters, the best first
 _CHINESE = (
@@ -125,10 +123,7 @@ def plot_curves(
             # Matplotlib's margin is a share of the range, which steady figures have none of: room for dots and names.
             axes.set_ylim(0, axes.get_ylim()[1] * (1.08 if math.isinf(step_seconds) else 1.0))
         for wall, name in moments:
-            side = "left" if days(wall) < sum(axes.get_xlim()) / 2 else "right"
-            axes.axvline(days(wall), **MOMENT)
-            place: Any = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
-            axes.annotate(f" {name} ", (days(wall), 0.99), fontsize=8, **place)
+            draw_moment(axes, wall, name)
         _finish(axes)
         clock_below(axes)
     save(figure, path)
@@ -214,6 +209,15 @@ def clock_below(axes: Axes, form: str = "") -> None:
     concise: Any = functools.partial(dates.ConciseDateFormatter, axes.xaxis.get_major_locator())
     exact: Any = functools.partial(dates.DateFormatter, form)
     axes.xaxis.set_major_formatter((exact if form else concise)(tz=zone))
+
+
+def draw_moment(axes: Axes, wall: float, name: str, height: float = 0.99, fontsize: int = 8) -> None:
+    """Draw a line at a moment, its name beside it where there is more room; events are black, whatever the level."""
+    axes.axvline(days(wall), color=INKS["ink"].light, linestyle="--", linewidth=1)
+    side = "left" if days(wall) < sum(axes.get_xlim()) / 2 else "right"
+    place: Any = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
+    if name:
+        axes.annotate(f" {name} ", (days(wall), height), fontsize=fontsize, **place)
 
 
 def draw_area(axes: Axes, times: Sequence[float], used: Sequence[float], *, fill: bool) -> None:

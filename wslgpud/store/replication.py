@@ -28,7 +28,7 @@ from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import FORGET_SECONDS, DatabaseThread
 
-#: time that ``close`` waits for a server
+#: time that the end of the program waits for a server: what is not copied by then waits for the next start
 CLOSE_SECONDS = 0.4
 #: rows of a table, and batches, copied per transaction
 _AT_ONCE, _BATCHES_AT_ONCE = 500, 60
@@ -130,10 +130,6 @@ class Replication(DatabaseThread):
         #: samples that wait in the file, None while unknown
         self.waiting_ticks: int | None = None
         self._thread.start()
-
-    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> bool:
-        """Copy as much as possible now; the rest waits for the next start."""
-        return super().close(timeout_seconds)
 
     def _write(self) -> None:
         connection = self._connected()

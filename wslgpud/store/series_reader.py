@@ -220,11 +220,11 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
     """
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
-    steps: dict[int, Summary] = {}
+    steps, samples = dict[int, Summary](), _newest(connection, asked)
     tier = HOURS if step_ms % (HOURS.step_seconds * 1000) == 0 else MINUTES
     if step_ms % (tier.step_seconds * 1000):
         add(steps, _coarser(connection, asked, (MINUTES, HOURS)), step_ms)
-        samples = chain(_sealed(connection, asked), _newest(connection, asked))
+        samples = chain(_sealed(connection, asked), samples)
     else:
         if tier is MINUTES:
             add(steps, _coarser(connection, asked, (HOURS,)), step_ms)
@@ -233,7 +233,6 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> list[tuple[
             add(steps, kept, step_ms)
         else:
             steps = dict(kept)
-        samples = _newest(connection, asked)
     add(steps, summarise(*_joined(samples), step_ms).items())
     return sorted(steps.items())
 

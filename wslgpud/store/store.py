@@ -20,7 +20,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult
 from wslgpud.security import safe_files
-from wslgpud.store import engines, schema, statements
+from wslgpud.store import engines, replication, schema, statements
 from wslgpud.store.errors import gap
 from wslgpud.store.outbox import Outbox
 from wslgpud.store.reader import Reader
@@ -131,7 +131,7 @@ class Store(AbstractContextManager["Store"]):
         self._buffer.later(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS) and self._buffer.empty
         if self._replication is not None:
-            self._replication.close()
+            self._replication.close(replication.CLOSE_SECONDS)
         self._held.close()
         return clean
 
