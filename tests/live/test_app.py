@@ -152,6 +152,19 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
     played(script)
 
 
+def test_it_ends_at_once_however_seldom_it_looks() -> None:
+    async def play() -> float:
+        feed = Feed()
+        live = LiveApp(feed, PATIENCE_SECONDS)
+        async with live.run_test(size=(120, 40)):
+            await shows(live, "memory")
+        feed.close()
+        return time.monotonic()
+
+    left = asyncio.run(play())
+    assert time.monotonic() - left < PATIENCE_SECONDS / 2
+
+
 def test_a_silent_machine_is_reported_and_so_is_its_return() -> None:
     async def script(live: LiveApp, feed: Feed) -> None:
         feed.trouble = "connection refused"

@@ -18,6 +18,7 @@ from tests.live.test_past_screen import GIB, NOW, curve
 from tests.support.documents import calm
 from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
 from wslgpud.cli.live import feed as feeds
+from wslgpud.cli.live import series_view
 from wslgpud.cli.live.feed import DaemonFeed, DriveWatch, OwnFeed, feed_of, looked
 from wslgpud.cli.live.past import Drawn, Past, api_past
 from wslgpud.cli.live.series_view import History, SeriesWindow, history
@@ -204,21 +205,38 @@ def test_without_headroom_the_view_begins_with_the_first_word() -> None:
     assert [word for word, *_ in archive.asked] == ["cpu"]
 
 
-def test_only_a_window_that_ends_now_is_read_again() -> None:
+def test_only_a_window_that_ends_now_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_view, "FRESH_SECONDS", 0.01)
     archive = Archive()
 
-    async def script(pilot: Any, screen: History) -> None:
-        await pilot.press("left")
-        await comes_about(lambda: len(archive.asked) == 2)
-        screen._refresh()
-        await pilot.press("0")
+    async def script(pilot: Any, _: History) -> None:
         await comes_about(lambda: len(archive.asked) == 3)
-        screen._refresh()
-        await comes_about(lambda: len(archive.asked) == 4)
+        await pilot.press("left")
+        await comes_about(lambda: archive.asked[-1][2] > 400)
+        await asyncio.sleep(0.1)
+        earlier = [ago for _, _, ago, _ in archive.asked if ago > 400]
+        assert len(earlier) == 1
+        await pilot.press("0")
+        await comes_about(lambda: [ago < 1 for _, _, ago, _ in archive.asked[-2:]] == [True, True])
 
     played(archive, script)
 
-    assert [round(ago) for _, _, ago, _ in archive.asked] == [0, 450, 0, 0]
+
+def test_a_history_slower_than_its_refresh_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_view, "FRESH_SECONDS", 0.01)
+    archive = Archive()
+
+    async def script(_: Any, screen: History) -> None:
+        archive.open.clear()
+        count = len(archive.asked)
+        await comes_about(lambda: len(archive.asked) > count)
+        await asyncio.sleep(0.1)
+        assert len(archive.asked) == count + 1
+        archive.open.set()
+        await comes_about(lambda: len(archive.asked) > count + 1)
+        assert "4.0 GiB" in text_of(screen)
+
+    played(archive, script)
 
 
 def test_another_range_shows_the_old_curve_until_it_is_read() -> None:

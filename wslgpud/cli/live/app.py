@@ -1,7 +1,8 @@
-"""The live view: samples once per second in a separate thread, and shows the result."""
+"""The live view: takes a sample once per second, in a thread, and shows it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import sys
@@ -20,7 +21,7 @@ from textual.containers import Vertical
 from textual.filter import LineFilter
 from textual.widgets import Footer, Input, Static
 
-from wslgpud.advise.live_sample import CurveKey, LiveSample, RecentSeries
+from wslgpud.advise.live_sample import LiveSample, RecentSeries
 from wslgpud.cli.console import harmless
 from wslgpud.cli.live.feed import Feed
 from wslgpud.cli.live.past import before
@@ -95,35 +96,29 @@ class LiveApp(App[None]):
         self.watch_machine()
         self.set_interval(1.0, self._second)
 
-    @work(thread=True, exclusive=True)
-    def watch_machine(self) -> None:
+    @work
+    async def watch_machine(self) -> None:
         """Sample until the end; report a daemon that does not answer, and retry."""
         seeded = False
-        while self.is_running:
+        while True:
             began = time.monotonic()
             try:
-                look, trouble = self._feed.look(), ""
+                look, trouble = await asyncio.to_thread(self._feed.look), ""
             except Unanswered as error:
                 look, trouble = None, current().text(error.message)
-            if self.is_running:
-                self.call_from_thread(self._take, look, trouble)
+            self._take(look, trouble)
             if look is not None and not seeded:
                 seeded = True
-                self._remember(look)
-            time.sleep(max(0.05, self._interval - (time.monotonic() - began)))
+                await self._remember(look)
+            await asyncio.sleep(max(0.05, self._interval - (time.monotonic() - began)))
 
-    def _remember(self, look: LiveSample) -> None:
+    async def _remember(self, look: LiveSample) -> None:
         """Fill sparklines with the daemon's history before the first sample."""
         # Else they start with this sample; the history screen shows the error.
         with contextlib.suppress(MessageError):
-            curves = before(self._feed.past(), look)
-            if self.is_running:
-                self.call_from_thread(self._seed, curves)
-
-    def _seed(self, curves: Sequence[tuple[CurveKey, Sequence[tuple[float, float]]]]) -> None:
-        for key, points in curves:
-            self._trail.seed(key, points)
-        self._draw()
+            for key, points in await asyncio.to_thread(lambda: before(self._feed.past(), look)):
+                self._trail.seed(key, points)
+            self._draw()
 
     def _take(self, look: LiveSample | None, trouble: str) -> None:
         if look is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from textual.widgets import Footer, Static
 
 from wslgpud.cli.chart import drawn as plotted
 from wslgpud.cli.live.past import Drawn, Past
-from wslgpud.words import MessageError, current, t
+from wslgpud.words import MessageError, current, say, t
 
 DAY_SECONDS = 86400
 #: name and length of the selectable time ranges
@@ -127,47 +128,39 @@ class History(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.ask()
-        self.set_interval(FRESH_SECONDS, self._refresh)
+        self.load()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)
 
-    def _refresh(self) -> None:
-        if not self.view.back_seconds:
-            self.ask()
+    @work(exclusive=True, group="history")
+    async def load(self) -> None:
+        """Load the selected window, again and again if it ends now; the next call supersedes this one."""
+        while True:
+            try:
+                self._drawn, self._trouble = await self._read(), ""
+            except MessageError as error:
+                self._drawn, self._trouble = None, current().text(error.message)
+            self._show()
+            if self.view.back_seconds:
+                return
+            await asyncio.sleep(FRESH_SECONDS)
 
-    @work(thread=True, exclusive=True, group="history")
-    def ask(self) -> None:
-        """Load the selected window; a later request supersedes this one."""
-        view, drawn, trouble = self.view, None, ""
-        try:
-            if not view.words:
-                words = self._past.words()
-                view = replace(view, words=words, place=words.index(FIRST) if FIRST in words else 0)
-            if view.words:
-                end = time.time() - view.back_seconds
-                points = max(40, 2 * (self.size.width - _LABELS))
-                drawn = self._past.drawn(view.word, end - view.seconds, end, points)
-            else:
-                trouble = t("no history yet")
-        except MessageError as error:
-            trouble = current().text(error.message)
-        if self.is_running:
-            self.app.call_from_thread(self._take, view, drawn, trouble)
-
-    def _take(self, view: SeriesWindow, drawn: Drawn | None, trouble: str) -> None:
-        if self.view.words and view != self.view:
-            return  # superseded by another selection
-        self.view, self._drawn, self._trouble = view, drawn, trouble
-        self._show()
+    async def _read(self) -> Drawn:
+        """Return the curves of the window, at first that of the usual keyword. Raises MessageError: there are none."""
+        if not self.view.words:
+            words = await asyncio.to_thread(self._past.words)
+            if not words:
+                raise MessageError(say("no history yet"))
+            self.view = replace(self.view, words=words, place=words.index(FIRST) if FIRST in words else 0)
+        end, points = time.time() - self.view.back_seconds, max(40, 2 * (self.size.width - _LABELS))
+        return await asyncio.to_thread(self._past.drawn, self.view.word, end - self.view.seconds, end, points)
 
     def _show(self) -> None:
-        # There is none after closing, when an answer may still arrive.
+        # There is none during shutdown.
         for picture in self.query("#history").results(Static):
             if picture.size.width:
-                size = picture.size.width, picture.size.height
-                source_and_error = self._past.where, self._trouble
+                size, source_and_error = (picture.size.width, picture.size.height), (self._past.where, self._trouble)
                 picture.update(history(self.view, self._drawn, source_and_error, size, time.time()))
 
     def action_leave(self) -> None:
@@ -181,4 +174,4 @@ class History(Screen[None]):
                 self._drawn = None
             self.view = view
             self._show()
-            self.ask()
+            self.load()
