@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.daemons import saying
 from tests.support.documents import calm
 from wslgpud.advise.live_sample import LiveSample
 from wslgpud.cli import app, status
 from wslgpud.cli.live import feed as live_feed
 from wslgpud.cli.live.feed import DaemonFeed, NotYet, feed_of
-from wslgpud.client import DaemonClient, Unanswered
+from wslgpud.client import SOCKET, DaemonClient, Unanswered
 
 NOT_YET = {"url": "http://127.0.0.1:9655", "version": "1"}
 
@@ -95,6 +97,22 @@ def test_a_bad_config_is_unknown_in_scripts_but_a_users_error(tmp_path: Path) ->
 
     assert (told.exit_code, reason in str(told.exception) + told.output) == (2, True)
     assert (asked.exit_code, asked.output) == (3, f"UNKNOWN {reason}\n")
+
+
+def test_a_dead_daemons_socket_does_not_hide_the_services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own, service = tmp_path / "own", tmp_path / "service"
+    own.mkdir()
+    service.mkdir()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(own / SOCKET))
+    monkeypatch.setattr(live_feed, "daemon_folders", lambda _: [own, service])
+    monkeypatch.setattr(DaemonFeed, "look", lambda _: at_level("ok"))
+    with saying(service, {"url": "http://127.0.0.1:9655"}):
+        answered = CliRunner().invoke(app, ["status", "--check"])
+    silent = CliRunner().invoke(app, ["status", "--check"])
+
+    assert (answered.exit_code, answered.output) == (0, "OK RAM full in 43 s\n")
+    assert (silent.exit_code, "UNKNOWN the daemon at" in silent.output) == (3, True)
 
 
 def test_the_configuration_of_a_daemon_that_answers_is_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
