@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.daemons import saying
 from wslgpud import config
 from wslgpud.cli.common import daemon_folders, data_folder, database_of, own_database, picture, state_folder
 
@@ -30,6 +31,17 @@ def test_the_service_has_the_history_where_the_user_has_none(folders: tuple[Path
     assert data_folder(None) == service
     (own / "wslgpud.db").touch()
     assert data_folder(None) == own
+
+
+def test_the_history_of_a_running_daemon_comes_before_another(folders: tuple[Path, Path]) -> None:
+    own, service = folders
+    for folder in folders:
+        folder.mkdir()
+    (own / "wslgpud.db").touch()
+    with saying(service, {}):
+        assert data_folder(None) == service, "the own one is that of a trial before the installation"
+        with saying(own, {}):
+            assert data_folder(None) == own
 
 
 def test_the_daemon_is_sought_in_the_named_own_or_service_folder(

@@ -88,10 +88,15 @@ def daemon_folders(state: Path | None) -> list[Path]:
 
 
 def data_folder(state: Path | None) -> Path:
-    """Return the folder that a command reads: the one named, that of the user's own daemon, or the service's."""
-    own = state_folder(state)
-    service = configuration.SYSTEM_STATE
-    return service if state is None and not (own / "wslgpud.db").exists() and service.is_dir() else own
+    """Return the folder that a command reads: the one named, that of a running daemon, else one with a history."""
+    if state is not None:
+        return state_folder(state)
+    own, service = state_folder(None), configuration.SYSTEM_STATE
+    # What a trial before the installation recorded in the user's own folder is not what the service sees now.
+    for folder in daemon_folders(None):
+        if (daemon := DaemonClient.of(folder)) is not None and daemon.pid() is not None:
+            return folder
+    return service if not (own / "wslgpud.db").exists() and service.is_dir() else own
 
 
 def order(state: Path | None, path: str, /, **document: Any) -> None:
