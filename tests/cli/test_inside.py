@@ -25,6 +25,14 @@ def test_inside_turns_into_the_training_with_the_chosen_actions(monkeypatch: pyt
     assert environment == training.environment(os.environ, ["save", "drop-cache"])
 
 
+def test_an_option_of_the_trainings_own_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execvpe", lambda _, command, __: started.append(command))
+    CliRunner().invoke(app, ["inside", "python", "train.py", "--plot", "loss"])
+
+    assert started == [["python", "train.py", "--plot", "loss"]]
+
+
 @pytest.mark.parametrize("actions", ["nope", "save,nope", "nope,zzz"])
 def test_an_unknown_action_is_refused_before_anything_runs(actions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "execvpe", lambda *_: pytest.fail("it runs"))

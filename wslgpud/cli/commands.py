@@ -94,7 +94,9 @@ class CliCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let ``--plot`` do without a file before another word, and report surplus arguments."""
-        for number, (text, follows) in enumerate(pairwise([*args, ""])):
+        # In the arguments of another program (guard, inside) the word is that program's.
+        plots = any("--plot" in param.opts for param in self.params)
+        for number, (text, follows) in enumerate(pairwise([*args, ""]) if plots else ()):
             if text == "--":
                 break
             if text == "--plot" and not follows.lower().endswith(_PICTURES):
