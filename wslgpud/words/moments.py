@@ -21,7 +21,7 @@ _DAYS: Final = {"today": 0, "yesterday": 1}
 
 
 def moment(text: str, now: float) -> float:
-    """Return a moment in seconds since the epoch, or raise MomentError.
+    """Return a moment in seconds since the epoch, never before it, or raise MomentError.
 
     ``90s``, ``2h``, ``7d`` count back from ``now``; ``14:00`` is the most recent one; ``today`` and ``yesterday`` mean
     the beginning of that day unless a time of day follows; else it is a date with or without a time, in local time
@@ -30,9 +30,9 @@ def moment(text: str, now: float) -> float:
     typed = text.strip().lower()
     ago = 0.0 if typed == "now" else _length(typed.removesuffix(" ago"))
     if ago is not None:
-        return now - ago
+        return max(0.0, now - ago)
     try:
-        return _date(typed, now).timestamp()
+        return max(0.0, _date(typed, now).timestamp())
     except (ValueError, OverflowError, OSError) as error:
         raise MomentError(
             "{text} is not a time: write 90s, 2h or 7d (so long ago), 14:00, yesterday, now, 2026-11-20,"
