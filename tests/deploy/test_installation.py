@@ -261,6 +261,27 @@ def test_an_unknown_option_is_refused_with_the_valid_ones_listed(home: Home, opt
         install(options, home.places, Changes(dry=True))
 
 
+def test_a_change_that_the_system_refuses_is_named_with_why(home: Home) -> None:
+    home.places.units.parent.mkdir(parents=True)
+    home.places.units.touch()  # a file where a folder should be
+    with pytest.raises(ServiceError, match=r"^could not write \S+/systemd/user/wslgpud\.service: File exists$"):
+        home.installs()
+
+
+def test_the_packages_service_is_started_if_it_does_not_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = replace(SYSTEM, program=home.folder / "opt", units=home.folder / "units")
+    monkeypatch.setattr(installing, "require", lambda *_: None)
+    monkeypatch.setattr("wslgpud.service.places._PACKAGED_UNIT", home.folder)
+    install(Options(), machines, Changes(dry=False))
+    first = (home.folder / "asked").read_text()
+    install(Options(), machines, Changes(dry=False))
+
+    units = "wslgpud.service wslgpud-stress.socket"
+    assert f"enable --quiet {units}\n" in first
+    assert f"restart {units}\n" in first
+    assert (home.folder / "asked").read_text().count("restart") == 1
+
+
 @pytest.mark.parametrize("purge", [False, True])
 def test_a_removal_keeps_data_and_configuration_unless_asked(home: Home, *, purge: bool) -> None:
     home.installs("plots")

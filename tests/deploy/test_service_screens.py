@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ({"command_version": "1.3", "kind": "package"}, 0, "  version   1.2"),
         ({"enabled": False}, 1, "  state     active, does not start with the machine"),
+        ({"enabled": False, "state": ""}, 1, "  state     unknown: systemd does not answer"),
         ({"state": "failed"}, 2, "  settings  /c"),
         ({"url": ""}, 2, "  settings  /c"),
         ({"allowed": ("docker",)}, 6, "  allowed   docker"),
@@ -122,6 +124,7 @@ def test_the_installer_says_where_it_is_and_when_it_ends(
         ("/srv/wslgpud.releases/1/bin/wslgpud", "wslgpud"),
         ("bin/wslgpud", "wslgpud"),
         ("/home/a b/wslgpud", "'/home/a b/wslgpud'"),
+        ("/home/me/lib/wslgpud/__main__.py", "PYTHON -m wslgpud"),
     ],
 )
 def test_a_program_not_on_sudos_path_is_shown_with_its_path(
@@ -129,6 +132,7 @@ def test_a_program_not_on_sudos_path_is_shown_with_its_path(
 ) -> None:
     monkeypatch.setattr("sys.argv", [program])
 
+    word = word.replace("PYTHON", sys.executable)
     assert service._typed("install", "--keep-alive", user=False) == f"sudo {word} service install --keep-alive"
     assert service._typed("install", user=True) == f"{word} service install --user"
 

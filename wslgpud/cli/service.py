@@ -157,7 +157,9 @@ def _rows(service: ServiceState, *, user: bool) -> list[tuple[str, str]]:
     version, state, command = service.version, service.state, _typed("upgrade", user=user)
     if version != service.command_version and service.kind != "package":
         version += "; " + t("this command is {version}: {command}", version=service.command_version, command=command)
-    if not service.enabled:
+    if not state:
+        state = t("unknown: systemd does not answer")
+    elif not service.enabled:
         state = t("{state}, does not start with the machine", state=state)
     return [
         (t("version"), version),
@@ -219,5 +221,7 @@ def _typed(action: str, *more: str, user: bool) -> str:
     """Return one of our commands as it must be typed: sudo does not search pipx's folder."""
     program = Path(sys.argv[0])
     usual = str(program).startswith(("/usr/", "/opt/")) or ".releases/" in str(program) or not program.is_absolute()
-    words = ["wslgpud" if usual else str(program), "service", action, *(["--user"] if user else []), *more]
-    return ("" if user else "sudo ") + shlex.join(words)
+    command = ["wslgpud" if usual else str(program)]
+    if program.name == "__main__.py":
+        command = [sys.executable, "-m", "wslgpud"]
+    return ("" if user else "sudo ") + shlex.join([*command, "service", action, *["--user"] * user, *more])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wslgpud import host
 from wslgpud.security import safe_files
-from wslgpud.words import MessageError, MessageLike
+from wslgpud.words import MessageError, MessageLike, cause
 from wslgpud.words.units import one_line
 
 #: receives progress
@@ -70,9 +70,14 @@ class Changes:
         self.descriptions: list[str] = []
 
     def perform(self, description: str, action: Callable[[], object]) -> None:
+        """Make a change. Raises ServiceError: a file or folder cannot be changed; else as the action does."""
         self.descriptions.append(description)
-        if not self.dry:
+        if self.dry:
+            return
+        try:
             action()
+        except OSError as error:
+            raise ServiceError("could not {change}: {why}", change=description, why=cause(error)) from error
 
     def run(self, *command: str | Path) -> None:
         """Run a program. Raises NoData, SourceError: as ``host.output``."""

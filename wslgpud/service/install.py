@@ -72,8 +72,7 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     python = release.interpreter(places)
     if places.packaged:
         version = wslgpud.__version__
-        if _put(drop_ins(options.allowed, places), places, changes):
-            changes.run(*places.systemctl("restart", *places.enabled_units))
+        _run(places, changes, changed=_put(drop_ins(options.allowed, places), places, changes))
     else:
         version = _install_release(python, options, places, changes)
     release.put_torch(python, places, changes, asked=STRESS_EXTRA in options.extras)
@@ -151,12 +150,8 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
         changed = _use(new, units, places, changes)
         if not (places.command.exists() or places.command.is_symlink()):
             changes.link(places.program / "bin/wslgpud", places.command)
-        if not systemctl.is_enabled(places):
-            changes.run(*places.systemctl("enable", "--quiet", *places.enabled_units))
-        if changed or not systemctl.is_active(places):
-            systemctl.forget_failures(places, changes)
-            changes.run(*places.systemctl("restart", *places.enabled_units))
-    except (NoData, SourceError, OSError, KeyboardInterrupt) as error:
+        _run(places, changes, changed=changed)
+    except (NoData, SourceError, ServiceError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
         message = say("wslgpud does not start; see its log above")
         if before not in (None, new):
@@ -165,9 +160,18 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
             if not succeeds(*places.systemctl("restart", *places.enabled_units)):
                 raise NotStarted(say("neither the new version nor the previous one starts"), last_words) from error
             message = say("the new version does not start, see its log above; the previous one runs again")
-        if isinstance(error, (OSError, KeyboardInterrupt)):
+        if not isinstance(error, (NoData, SourceError)):
             raise
         raise NotStarted(message, last_words) from error
+
+
+def _run(places: Places, changes: Changes, *, changed: bool) -> None:
+    """Have systemd start the daemon with the machine, and now; again if anything has changed."""
+    if not systemctl.is_enabled(places):
+        changes.run(*places.systemctl("enable", "--quiet", *places.enabled_units))
+    if changed or not systemctl.is_active(places):
+        systemctl.forget_failures(places, changes)
+        changes.run(*places.systemctl("restart", *places.enabled_units))
 
 
 def _wanted(places: Places, python: Path, extras: Collection[str]) -> Path:
