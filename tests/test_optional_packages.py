@@ -27,6 +27,9 @@ def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path)
     monkeypatch.setattr(optional_packages, "_PINNED", tmp_path)
     assert optional_packages.remedy("parquet") == f"{sys.executable} -m pip install pyarrow"
 
+    monkeypatch.setattr(optional_packages, "find_spec", lambda _: None)  # 'uv tool install' brings no pip
+    assert optional_packages.remedy("parquet") == f"uv pip install --python {sys.executable} pyarrow"
+
     (tmp_path / "wslgpud.releases").mkdir()
     (tmp_path / "wslgpud").symlink_to(tmp_path / "wslgpud.releases")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "wslgpud"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 #: beside the package in a clone
@@ -32,4 +33,6 @@ def remedy(extra: str) -> str:
         return f"sudo apt remove wslgpud && pipx install wslgpud && sudo {service}"
     pinned = _PINNED / f"{extra}.txt"
     what = f"--require-hashes -r {shlex.quote(str(pinned))}" if pinned.is_file() else PACKAGES[extra]
+    if find_spec("pip") is None:  # an environment of uv's
+        return f"uv pip install --python {shlex.quote(sys.executable)} {what}"
     return f"{sys.executable} -m pip install {what}"
