@@ -159,7 +159,8 @@ release_of() {
         cd "$1" && {
             "$python" -VV
             echo "$2"
-            find pyproject.toml deploy/requirements.txt deploy/build.txt deploy/extras deploy/prometheus grafana wslgpud \
+            find pyproject.toml grafana wslgpud deploy/build.txt deploy/drop-ins deploy/extras deploy/prometheus \
+                deploy/requirements.txt deploy/share deploy/system deploy/user \
                 -type f ! -name '*.pyc' -exec sha256sum {} + | LC_ALL=C sort
         } | sha256sum | cut -c1-12
     )"

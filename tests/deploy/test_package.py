@@ -69,6 +69,18 @@ def test_it_may_be_installed_only_with_a_python_it_supports() -> None:
     assert f"python3 (>= {first}), python3 (<< 3.{last + 1})" in control
 
 
+def test_a_package_whose_python_is_broken_can_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "py3clean").write_text("#!/bin/sh\n")
+    (tmp_path / "py3clean").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", DEBIAN / "prerm", "remove"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0
+    assert "the task of Windows that keeps this distribution running, if there is one, remains" in done.stderr
+
+
 def test_each_exception_from_the_checker_has_its_reason() -> None:
     lines = (DEBIAN / "wslgpud.lintian-overrides").read_text().splitlines()
 

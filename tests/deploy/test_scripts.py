@@ -1,0 +1,62 @@
+"""``deploy/install`` in a clone of a few files: how a release is named, and where one for a dry run is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from wslgpud.toml import tomllib
+
+ROOT = Path(__file__).parents[2]
+WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+SHIPPED = [*WHEEL["packages"], *WHEEL["force-include"], *WHEEL["shared-data"]]
+#: instead of deploy/environment.sh: tells what it was to make a release in
+ENVIRONMENT = """
+find_python() { echo true; }
+release_of() { echo a-release; }
+make_release() {
+    mkdir -p "$1/bin"
+    stat -c 'made in %a' "$(dirname "$1")"
+    printf '#!/bin/sh\\necho "$@"\\n' >"$1/bin/wslgpud"
+    chmod +x "$1/bin/wslgpud"
+}
+"""
+
+
+def name_of(clone: Path) -> str:
+    script = f". '{ROOT}/deploy/environment.sh' && release_of '{clone}' ''"
+    return subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True).stdout
+
+
+def test_whatever_is_shipped_gives_a_release_another_name(tmp_path: Path) -> None:
+    for name in SHIPPED:
+        file = tmp_path / name if (ROOT / name).is_file() else tmp_path / name / "file"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (tmp_path / "wslgpud/__init__.py").write_text('__version__ = "1.2"\n')
+    (tmp_path / "deploy/build.txt").touch()
+    (tmp_path / "pyproject.toml").touch()
+    names = [name_of(tmp_path)]
+    for file in sorted(path for path in tmp_path.rglob("*") if path.is_file() and path.name != "__init__.py"):
+        file.write_text("changed")
+        names.append(name_of(tmp_path))
+
+    assert len({*names}) == len(names)
+    assert all(name.startswith("1.2-") for name in names)
+
+
+def test_a_dry_run_makes_its_release_in_a_private_folder(tmp_path: Path) -> None:
+    for name in ("deploy", "home", "tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tmp").chmod(0o1777)
+    shutil.copy(ROOT / "deploy/install", tmp_path / "deploy")
+    (tmp_path / "deploy/environment.sh").write_text(ENVIRONMENT)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run(
+        [tmp_path / "deploy/install", "--dry-run"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout, done.stderr) == ("made in 700\nservice install --dry-run\n", "")
+    assert not any((tmp_path / "tmp").iterdir())
