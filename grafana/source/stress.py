@@ -159,11 +159,7 @@ def _nights() -> list[Panel]:
     )
     return [
         states(
-            "Verdicts",
-            "Age of each card's last run; missed nights show as a rising line.",
-            ask(_verdict(), "GPU {{gpu}}"),
-            WORDS,
-            height=4,
+            "Verdicts", "How each card's last run ended, over time.", ask(_verdict(), "GPU {{gpu}}"), WORDS, height=4
         ),
         limit_line(layers, "total"),
         speed,
