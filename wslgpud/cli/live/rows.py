@@ -252,7 +252,6 @@ def memory(view: RowContext) -> Table:
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
         resource, end = forecast["resource"], forecast.get("eta_seconds")
-        name = forecast.get("name") or current().resource(resource)  # an older daemon reports no names
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
         blind = forecast.get("cause") == BLIND
         if blind:
@@ -261,7 +260,7 @@ def memory(view: RowContext) -> Table:
             outlook.append(f" · {forecast['who']}")
         rate = forecast.get("rate_bytes_per_second", 0.0) if end else 0.0
         left, total = forecast["headroom_bytes"], forecast["capacity_bytes"]
-        row(name, resource, left, total, ink(forecast["level"]), outlook, rate, blind=blind)
+        row(forecast["name"], resource, left, total, ink(forecast["level"]), outlook, rate, blind=blind)
     for card in _not_forecast(view.document):
         why = words((t("no forecast during a stress run"), "bright_black"))
         gpu, total = f"gpu{card['index']}", card["total_bytes"]
