@@ -268,6 +268,17 @@ def test_a_change_that_the_system_refuses_is_named_with_why(home: Home) -> None:
         home.installs()
 
 
+def test_a_linked_folder_of_units_is_followed(home: Home) -> None:
+    """As a manager of dotfiles makes it."""
+    kept = home.folder / "dotfiles/user"
+    kept.mkdir(parents=True)
+    home.places.units.parent.mkdir(parents=True)
+    home.places.units.symlink_to(kept)
+    home.installs()
+
+    assert (kept / "wslgpud.service").exists()
+
+
 def test_the_packages_service_is_started_if_it_does_not_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = replace(SYSTEM, program=home.folder / "opt", units=home.folder / "units")
     monkeypatch.setattr(installing, "require", lambda *_: None)

@@ -88,7 +88,8 @@ class Changes:
 
         def write() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            safe_files.put(path, text, mode=mode, synced=True)
+            # Its links are root's, or the user's own: managers of dotfiles make them.
+            safe_files.put(path.parent.resolve() / path.name, text, mode=mode, synced=True)
 
         if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
             return False
