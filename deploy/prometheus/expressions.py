@@ -1,7 +1,7 @@
-"""What a rule of the daemon measures, in PromQL, where metrics say it as well as the daemon itself does.
+"""The measures of the daemon's rules in PromQL, where metrics tell as much as the daemon itself knows.
 
-A rule that is not here is watched through ``wslgpud_alert_level``: the daemon's own verdict, which also knows
-what no metric tells (which disk holds its data, which kernel line names whom).
+A rule not listed here is watched through ``wslgpud_alert_level``, the daemon's own verdict, which draws on facts that
+no metric has (the disk that holds its data, the process that a kernel message names).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Watch(NamedTuple):
     """One measure.
 
     ``expression`` carries job, instance and resource, as the daemon's own alerts do; the threshold comes from
-    the rule. ``shown`` is what the description says of ``$value``. ``silence`` marks a measure that is a
-    duration for the daemon: here a condition that must hold for so long.
+    the rule. ``shown`` is the description's sentence about ``$value``. ``silence`` marks a measure that is a
+    duration for the daemon, and here a condition that must hold that long.
     """
 
     expression: str
@@ -80,6 +80,6 @@ WATCHES: dict[str, Watch] = {
         silence=True,
     ),
     "store_failing": Watch(
-        _named("wslgpud_store_failing", "none", "store"), "The database takes nothing; history waits in memory."
+        _named("wslgpud_store_failing", "none", "store"), "The database accepts nothing; history waits in memory."
     ),
 }

@@ -1,4 +1,4 @@
-"""Rules for Prometheus, made of the daemon's own: ``python -m deploy.prometheus.generate`` writes them."""
+"""Rules for Prometheus, generated from the daemon's own by ``python -m deploy.prometheus.generate``."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HEADER = """\
 # Do not edit; warning and critical share a name, and alertmanager.yml lets the one silence the other.
 """
 
-#: levels of what other engines than the rules' decide
+#: levels of alerts that other engines than the rules' decide
 LEVELS = {
     MEMORY: (Level.WARNING, Level.CRITICAL),
     VRAM_STRESS: (Level.WARNING, Level.CRITICAL),
     UNCLEAN_END: (Level.INFO, Level.WARNING),
     BRAKE: (Level.CRITICAL,),
 }
-#: where a rule is seen best: dashboard and panel; all others on the overview's list of incidents
+#: dashboard and panel that show a rule best; the others are on the overview's list of incidents
 PANELS = {
     MEMORY: ("wslgpud-overview", "Level"),
     VRAM_STRESS: ("wslgpud-stress", "Last run"),
@@ -82,7 +82,7 @@ class Links:
         return f"{self._grafana}/d/{uid}{where}&viewPanel={number}"
 
     def annotations(self, rule: str, panel: tuple[str, str], summary: str, description: str) -> dict[str, str]:
-        """Return what every alert carries."""
+        """Return the annotations of an alert."""
         return {
             "summary": summary,
             "description": description,
@@ -91,7 +91,7 @@ class Links:
         }
 
     def _runbook(self, rule: str) -> str:
-        # What is wrong with the daemon itself is not looked up there: it may be what is gone.
+        # Faults of the daemon itself are not looked up there: it may be gone.
         if rule in self._served:
             return f"{self._daemon}{RUNBOOK_PATH}#{rule}"
         return f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}"
@@ -103,7 +103,7 @@ def duration(seconds: float) -> str:
 
 
 def _asked(metric: str, shown: str, more: str = "") -> str:
-    """Return template text that is there when ``metric`` is known for the labels of the alert."""
+    """Return template text that appears only where ``metric`` is known for the labels of the alert."""
     query = f"{metric}{{job=%q, instance=%q, resource=%q{more}}}"
     labels = "$labels.job $labels.instance $labels.resource"
     return f"{{{{ with printf {json.dumps(query)} {labels} | query }}}}{shown}{{{{ end }}}}"
@@ -126,7 +126,7 @@ def _memory_description() -> str:
 
 
 def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
-    """Yield one alert for each level at which the daemon itself would speak."""
+    """Yield one alert for each level at which the daemon itself would warn."""
     text = {part: BLANK.sub("ID", without_unknown(said, ())) for part, said in TEXTS[name].items()}
     watch = WATCHES.get(name)
     summary = f"{text['title'][0].upper()}{text['title'][1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
@@ -187,7 +187,7 @@ def document(grafana: str = GRAFANA, daemon: str = DAEMON) -> dict[str, Any]:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what is the same twice instead of an anchor: people read and copy single rules."""
+    """Repeats equal values instead of writing anchors: people read and copy single rules."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True

@@ -1,4 +1,4 @@
-"""Is anybody watching? Alerts about the daemon itself, and the recorded series, which nobody but Prometheus needs."""
+"""Alerts about the daemon itself, and recorded series, which only Prometheus needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 _BY = "by (job, instance)"
 _GPU = "by (job, instance, gpu, uuid)"
 
-#: what fleets and long-term stores keep: one series a machine or card, named level:metric:operation
+#: for fleets and long-term stores: one series per machine or card, named level:metric:operation
 RECORDINGS = {
     "instance:wslgpud_risk_level:max": f"max {_BY} (wslgpud_verdict_level)",
     "instance:wslgpud_time_to_exhaustion_seconds:min": (
@@ -32,7 +32,7 @@ RECORDINGS = {
 
 
 class Own(NamedTuple):
-    """One alert; ``place`` is its section of the runbook, and the dashboard with the panel that shows it."""
+    """One alert; ``place`` is its section of the runbook, with the dashboard and the panel that show it."""
 
     condition: dict[str, Any]
     place: tuple[str, tuple[str, str]]
@@ -69,8 +69,8 @@ ALERTS = (
         "critical",
         "Daemon",
         "Prometheus has no wslgpud to scrape",
-        'No target with job="wslgpud" is configured any more; alerts about memory cannot come. Look at the scrape '
-        "configuration, and that its job is called wslgpud.",
+        'No target with job="wslgpud" is configured any more, so alerts about memory cannot fire. Check the scrape '
+        "configuration: its job must be called wslgpud.",
     ),
     _own(
         "WslgpudNotSampling",
@@ -98,7 +98,7 @@ ALERTS = (
         "warning",
         "Database",
         "wslgpud on {{ $labels.instance }} has lost history",
-        "The disk took nothing for so long that {{ $value | humanize }} samples were given up. Is it full, read-only "
+        "The disk accepted nothing for so long that {{ $value | humanize }} samples were dropped. Is it full, read-only "
         "or failing? Metrics and warnings continue.",
     ),
     _own(
@@ -109,8 +109,8 @@ ALERTS = (
         "warning",
         "Alert deliveries",
         "Warnings of {{ $labels.instance }} do not reach {{ $labels.channel }}",
-        "wslgpud has given messages up that {{ $labels.channel }} did not take ({{ $labels.outcome }}). "
-        "`wslgpud alerts test` tries every channel and says what is wrong.",
+        "wslgpud has given up on messages that {{ $labels.channel }} did not accept ({{ $labels.outcome }}). "
+        "`wslgpud alerts test` tries every channel and prints its error.",
     ),
     _own(
         "WslgpudWatchdog",
@@ -119,7 +119,7 @@ ALERTS = (
         "none",
         "Daemon",
         "The way from Prometheus to you works",
-        "Fires always. Route it to a dead man's switch outside of this machine (healthchecks.io, Dead Man's Snitch, "
-        "another Alertmanager): when it stops coming, no other alert would come either.",
+        "Always fires. Route it to a dead man's switch outside of this machine (healthchecks.io, Dead Man's Snitch, "
+        "another Alertmanager): when it stops, no other alert would arrive either.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What all dashboards share: variables, links, annotations, time."""
+"""The frame of all dashboards: variables, links, annotations, time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def variables(*, machines: bool = False, cards: str = "") -> list[Any]:
     return found
 
 
-#: of bands, which may cover hours: Grafana draws their edges in it at full strength, and the curves are what matters
+#: of bands, which may cover hours: Grafana draws their edges in full strength, and the curves matter more
 _FAINT = "rgba(250, 222, 42, 0.25)"
 
 
@@ -78,7 +78,7 @@ def _annotation(name: str, expression: str, title: str, text: str, colour: str, 
 
 
 def happenings() -> list[Any]:
-    """Return what happened, drawn into every curve."""
+    """Return the events drawn into every curve."""
     jumped = "changes({}[$__interval]) > 0"
     return [
         _annotation("Incidents", f"{metric('alert_level')} >= 2", "{{rule}}", "{{resource}}", _FAINT),
@@ -117,7 +117,7 @@ def _row(name: str) -> Any:
 
 
 def _close_ranks(panels: list[Any]) -> None:
-    """Put each folded row right below the one before: the SDK leaves room for what is folded away."""
+    """Put each folded row right below the one before: the SDK leaves room for the folded panels."""
     folded = [row for row in panels if row.get("panels")]
     for below, row in zip(folded[1:], folded, strict=False):
         up = below["gridPos"]["y"] - row["gridPos"]["y"] - 1
@@ -139,7 +139,7 @@ def dashboard(
 ) -> str:
     """Return a dashboard as JSON.
 
-    ``contents`` are rows, title ("" for none) and panels; ``folded`` ones come last, and Grafana asks their
+    ``contents`` are rows: a title ("" for none) and panels; ``folded`` ones come last, and Grafana runs their
     queries only when somebody opens them.
     """
     board = (
@@ -182,5 +182,5 @@ def dashboard(
     inner = [panel for row in document["panels"] for panel in row.get("panels", [])]
     for panel in [*document["panels"], *inner]:
         panel.get("options", {}).pop("footer", None)  # the SDK's default; Grafana 13 knows none
-    document["schemaVersion"] = 41  # what 42 adds we do not use, and Grafana 11.6 and 12.0 know 41
+    document["schemaVersion"] = 41  # Grafana 11.6 and 12.0 know 41, and we use nothing that 42 adds
     return json.dumps(document, indent=1, sort_keys=True) + "\n"

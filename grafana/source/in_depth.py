@@ -27,12 +27,12 @@ WRITABLE = words({0: ("no", GOOD), 1: ("yes", CRITICAL)})
 
 
 def _sum(*names: str) -> str:
-    """Return what is common to metrics that not every kernel has: each counts where it is there."""
+    """Return the sum of metrics that not every kernel has: each counts where it exists."""
     return " + ".join(f"({metric(name)} or {_ALIVE} * 0)" for name in names)
 
 
 def memory() -> list[Panel]:
-    """Return where the memory is, how hard the kernel looks for more, and what has a limit of its own."""
+    """Return panels of memory by kind, of reclaim, and of groups with a limit of their own."""
     kernel = _sum("memory_slab_unreclaimable_bytes", "memory_kernel_stack_bytes", "memory_page_tables_bytes")
     cache = f"{metric('memory_cached_bytes')} - {metric('memory_shmem_bytes')}"
     kinds = {
@@ -108,7 +108,7 @@ def memory() -> list[Panel]:
 
 
 def _groups() -> Panel:
-    """Return a table of what has a memory limit of its own: containers, services, WSL's group of the user."""
+    """Return a table of groups with a memory limit of their own: containers, services, WSL's group of the user."""
     none = f'label_replace({_ALIVE} * 0 - 1, "cgroup", "none with a limit", "", "")'
     by = "max by (cgroup)"
     droppable = " + ".join(

@@ -1,4 +1,4 @@
-"""How our dashboards look and ask: one place for colours, thresholds, queries and the shapes of panels."""
+"""The look and the queries of our dashboards: colours, thresholds and the shapes of panels, in one place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LEVEL_COLOURS = {level: shade.grafana for level, shade in LEVEL_SHADES.items()}
 GOOD, NOTE, WARNING, CRITICAL, EMERGENCY = (LEVEL_COLOURS[level] for level in Level)
 NEUTRAL, NOT_HERE = "text", "#8e8e8e"
-#: From a point of any curve to all that happened around it, as long as an incident lasts:
+#: from a point of any curve to the quarter of an hour around it, about as long as an incident lasts:
 #: https://grafana.com/docs/grafana/latest/dashboards/use-dashboards/#control-the-time-range-using-a-url
 MOMENT_SECONDS = 900
 MOMENT_URL = (
@@ -35,12 +35,12 @@ MOMENT_URL = (
 SINCE_URL = (
     "/d/wslgpud-overview?${datasource:queryparam}&${job:queryparam}&${instance:queryparam}&from=${__value.raw}&to=now"
 )
-#: what a query returns when the machine is alive and says that there is no such thing here: neither 0 nor "No data"
+#: value of a query where the machine answers but has no such thing: neither 0 nor "No data"
 NOT_AVAILABLE = -1
 RISK = RiskSettings()
 _METRICS = catalogue()
 
-Panel = Any  # the SDK's builders share no base that says so
+Panel = Any  # the SDK's builders share no base class
 Steps = Sequence[tuple[float | None, str]]
 
 
@@ -64,7 +64,7 @@ def gpu(name: str, *matchers: str, **labels: str) -> str:
 
 
 def rate(selector: str) -> str:
-    """Return how fast a counter grows."""
+    """Return the increase of a counter per second."""
     return f"rate({selector}[$__rate_interval])"
 
 
@@ -80,7 +80,7 @@ def or_not_here(expression: str, unsupported: str) -> str:
 
 
 def ask(expression: str, legend: str = "", *, now: bool = False, rows: bool = False, every: str = "") -> Any:
-    """Return a query; ``now`` asks for the newest value alone, ``rows`` for a table."""
+    """Return a query; ``now`` is for the newest value alone, ``rows`` for a table."""
     query = prometheus.Dataquery().expr(expression).datasource(DATASOURCE).legend_format(legend or "__auto")
     query = query.instant() if now or rows else query.range()
     if rows:
@@ -273,7 +273,7 @@ def lines(
 def states(
     title: str, text: str, query: Any, mappings: Any, *, width: int = 24, height: int = 6, said: bool = True
 ) -> Panel:
-    """Return a band for each series, coloured by what its values mean; ``said``: the words are in it."""
+    """Return a band for each series, coloured by the meaning of its values; with ``said`` the words are in it."""
     panel = (
         statetimeline.Panel()
         .color_scheme(_by_thresholds())
@@ -327,7 +327,7 @@ def rows(title: str, text: str, *queries: Any, columns: Mapping[str, str], width
 
 
 def override(panel: Panel, name: str, **properties: Any) -> Panel:
-    """Change how one series or column looks; ``__`` stands for a dot (custom__lineWidth)."""
+    """Change the look of one series or column; ``__`` stands for a dot (custom__lineWidth)."""
     found = [models.DynamicConfigValue(id_val=k.replace("__", "."), value=v) for k, v in properties.items()]
     return panel.override_by_name(name, found)
 

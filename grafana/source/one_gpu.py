@@ -1,4 +1,4 @@
-"""One card: its headroom, what throttles it, its health."""
+"""One card: its headroom, its throttling, its health."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def _health() -> list[Panel]:
 
 
 def supported() -> list[object]:
-    """Return how the column of supported calls looks."""
+    """Return the look of the column of supported calls."""
     from grafana_foundation_sdk.models.dashboard import DynamicConfigValue as Value
 
     meanings = words({1: ("yes", GOOD), 0: ("N/A", NOT_HERE)})

@@ -1,4 +1,4 @@
-"""The runbook where alerts link to: one panel a rule, with the words of the runbooks in the repository."""
+"""The runbook that alerts link to: one panel per rule, with the text of the runbooks in the repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = (rules.RUNBOOK, ROOT / "deploy/prometheus/RUNBOOK.md")
 
 
 def sections() -> dict[str, str]:
-    """Return what to do about each rule, in Markdown, by its name."""
+    """Return the section of each rule, in Markdown, by its name."""
     # A link to a neighbouring file leads nowhere from here.
     return {
         rule: re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", words)

@@ -1,4 +1,4 @@
-"""The nightly tests: usable VRAM, bandwidth of each region, and what a new driver changed."""
+"""The nightly tests: usable VRAM, bandwidth of each region, and differences between drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that are run under ``wslgpud inside``: what they keep with each step."""
+"""Trainings run under ``wslgpud inside``: the memory that they retain with each step."""
 
 from __future__ import annotations
 
