@@ -178,19 +178,32 @@ def test_only_a_service_that_is_installed_is_upgraded(tmp_path: Path, monkeypatc
     assert asked == ["upgrade"]
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_who_only_plans_a_removal_is_not_told_that_it_happens(
-    dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("dry_run", "is_installed", "said"),
+    [
+        (True, True, "would do:\n  nothing: everything is up to date\n"),
+        (False, True, "wslgpud is removed.\n  kept: /d\n"),
+        (False, False, "no service was installed here.\n  kept: /d\n"),
+    ],
+)
+def test_a_removal_is_told_only_if_it_has_happened(
+    dry_run: bool,
+    is_installed: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    if is_installed:
+        places(user=True).units.mkdir(parents=True)
+        (places(user=True).units / "wslgpud.service").touch()
     monkeypatch.setattr(service, "_begin", lambda *_, **__: (places(user=True), Changes(dry=dry_run)))
     monkeypatch.setattr(install, "uninstall", lambda *_, **__: [Path("/d")])
     service.uninstall(user=True, dry_run=dry_run)
     told = capsys.readouterr()
 
-    assert told.out == (
-        "would do:\n  nothing: everything is up to date\n" if dry_run else "wslgpud is removed.\n  kept: /d\n"
-    )
+    assert told.out == said
     assert ("stopping and removing" in told.err) == (not dry_run)
 
 

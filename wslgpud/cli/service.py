@@ -186,9 +186,10 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("stopping and removing the service (half a minute at most)"))
+    was_installed = where.running is not None or (where.units / "wslgpud.service").exists()
     kept_paths = installing.uninstall(where, changes, purge=purge)
     if not _shown(changes):
-        print(t("wslgpud is removed."))
+        print(t("wslgpud is removed.") if was_installed else t("no service was installed here."))
         for path in kept_paths:
             print(t("  kept: {path}", path=str(path)))
 
