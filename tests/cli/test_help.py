@@ -11,6 +11,7 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 import pytest
 from click.testing import CliRunner
 
+from tests.words import catalogue
 from tests.words.catalogue import commands
 from tests.words.latin import latin_words
 from wslgpud import words
@@ -123,7 +124,7 @@ def test_help_fits_eighty_columns_and_parts_no_word(path, language):
     assert [line for line in text.splitlines() if helps.cells(line) >= COLUMNS and line.strip() not in examples] == []
     if language == "en":
         told = " ".join(text.split())
-        assert all(word in told for one in helps.texts(PATHS[path]) for word in one.split())
+        assert all(word in told for one in catalogue.in_help(PATHS[path]) for word in one.split())
 
 
 @each_command

@@ -7,9 +7,10 @@ from typing import Annotated
 import pytest
 from click.testing import CliRunner
 
+from tests.words.catalogue import in_help
 from wslgpud.cli.commands import CommandGroup
 from wslgpud.cli.common import argument, flag, option
-from wslgpud.cli.help import brief, texts, wrapped
+from wslgpud.cli.help import brief, wrapped
 
 app = CommandGroup()
 
@@ -169,7 +170,7 @@ def test_a_paragraph_wraps_only_when_wider_than_its_line() -> None:
 def test_all_help_of_a_command_is_translated_except_choice_names() -> None:
     (draw, _) = app.commands.values()
 
-    assert list(texts(draw)) == [
+    assert list(in_help(draw)) == [
         "Draw a file. All of it is drawn at once, however large it is, and nothing is left out.",
         "The second paragraph.",
         "the usual one",

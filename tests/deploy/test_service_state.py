@@ -120,28 +120,9 @@ def test_the_package_compiles_its_own_packages_and_nobody_elses(
         folder.mkdir(parents=True)
         (folder / "module.py").write_text("x = 1\n")
     monkeypatch.setattr(sys, "path", [*map(str, folders), *sys.path])
-    install.package_step("compile")
+    install.compile_packages()
 
     assert [(folder / "__pycache__").exists() for folder in folders] == [True, False]
-
-
-def test_each_step_of_the_package_does_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    for name in ("configure_package", "compile_packages", "remove_windows_task"):
-        monkeypatch.setattr(install, name, lambda *_, name=name: done.append(name))
-    for step in ("another", "remove", "compile", "configure"):
-        done.append(f"{step}:")
-        install.package_step(step)
-
-    assert done == [
-        "another:",
-        "remove:",
-        "remove_windows_task",
-        "compile:",
-        "compile_packages",
-        "configure:",
-        "configure_package",
-    ]
 
 
 def test_torch_is_downloaded_if_three_times_its_size_is_free(

@@ -97,9 +97,20 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         found.setdefault(text, ("", set()))[1].add(name)
     for command in commands():
         file = Path(inspect.getfile(inspect.unwrap(command.callback))).name if command.callback else "__init__.py"
-        for text in helps.texts(command):
+        for text in in_help(command):
             found.setdefault(text, ("", set()))[1].add(f"cli/{file}")
     return found
+
+
+def in_help(command: Any) -> Iterator[str]:
+    """Yield the templates in the help of a command, without those of its subcommands."""
+    doc = helps.doc_of(command)
+    yield from doc.paragraphs
+    yield from (what for _, what in doc.examples if what)
+    for param in command.params:
+        yield from [param.help] * bool(param.help)
+        if not getattr(param, "is_flag", False) and "|" not in helps.placeholder(param):
+            yield helps.placeholder(param)  # names of choices are not translated
 
 
 def in_source() -> Iterator[tuple[str, str | tuple[str, ...]]]:

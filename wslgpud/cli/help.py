@@ -1,7 +1,7 @@
 """Help of commands in the reader's language: usage, meaning, arguments, options, examples.
 
 A command's docstring is its help. After ``Examples:`` each line is a command and, after two spaces and #, its purpose.
-Texts are templates; ``texts`` returns those of a command for translation. Click's own formatter breaks lines at spaces
+Texts are templates. Click's own formatter breaks lines at spaces
 and counts a Chinese character as one column, so lines are broken here.
 """
 
@@ -64,17 +64,6 @@ def doc_of(command: Any) -> Doc:
 def short(command: Any) -> str:
     """Return the first sentence of a command's help, in the output language."""
     return re.split(r"(?<=\.)\s|(?<=。)", t("".join(doc_of(command).paragraphs[:1])), maxsplit=1)[0]
-
-
-def texts(command: Any) -> Iterator[str]:
-    """Yield the templates in the help of a command, without those of its subcommands."""
-    doc = doc_of(command)
-    yield from doc.paragraphs
-    yield from (what for _, what in doc.examples if what)
-    for param in command.params:
-        yield from [param.help] * bool(param.help)
-        if not getattr(param, "is_flag", False) and "|" not in placeholder(param):
-            yield placeholder(param)  # names of choices are not translated
 
 
 def full(context: Any) -> str:

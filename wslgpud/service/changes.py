@@ -15,9 +15,6 @@ from wslgpud.security import safe_files
 from wslgpud.words import MessageError, MessageLike, cause
 from wslgpud.words.units import one_line
 
-#: receives progress
-Tell = Callable[[MessageLike], None]
-
 #: a unit may take its TimeoutStartSec=300 to start, a download longer
 _MAX_SECONDS = 3600.0
 #: root runs no program from a user's PATH
@@ -63,9 +60,9 @@ def use_the_systems_programs() -> None:
 
 
 class Changes:
-    """Applies each change; with ``dry`` it only records the equivalent command."""
+    """Applies each change; with ``dry`` it only records the equivalent command. ``tell`` receives progress."""
 
-    def __init__(self, *, dry: bool, tell: Tell = lambda _: None) -> None:
+    def __init__(self, *, dry: bool, tell: Callable[[MessageLike], None] = lambda _: None) -> None:
         self.dry, self.tell = dry, tell
         self.descriptions: list[str] = []
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import wslgpud
@@ -359,18 +360,10 @@ def compile_packages() -> None:
             compileall.compile_dir(folder, quiet=1)
 
 
-def package_step(step: str) -> None:
-    """Do a step of the Debian package besides unpacking; its maintainer scripts call this (``deploy/debian``)."""
-    if step == "configure":
-        configure_package()
-    elif step == "compile":
-        compile_packages()
-    elif step == "remove":
-        remove_windows_task(Changes(dry=False))
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # a step of the Debian package besides unpacking, called by its scripts (``deploy/debian``)
+    remove_package = partial(remove_windows_task, Changes(dry=False))
+    steps = {"configure": configure_package, "compile": compile_packages, "remove": remove_package}
     try:
-        package_step(sys.argv[1])
+        steps[sys.argv[1]]()
     except ServiceError as error:
         sys.exit(f"wslgpud: {error}")
