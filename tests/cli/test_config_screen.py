@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -75,6 +76,18 @@ def test_root_writes_the_service_config_and_others_their_own(
     assert done.exit_code == 0, done.output
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [written]
     assert done.stdout.split() == ["wrote", str(written)]
+
+
+def test_a_new_configuration_of_the_service_is_for_its_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, given = tmp_path / "etc/wslgpud/wslgpud.toml", []
+    monkeypatch.setattr(configuration, "SYSTEM_FILE", service)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("grp.getgrnam", lambda name: SimpleNamespace(gr_gid={"wslgpud": 990}[name]))
+    monkeypatch.setattr(os, "chown", lambda path, *ids: given.append((path, *ids)))
+    CliRunner().invoke(app, ["config", "init"])
+
+    assert given == [(service.parent, -1, 990), (service, -1, 990)]
+    assert [path.stat().st_mode & 0o7777 for path, *_ in given] == [0o750, 0o640]
 
 
 def test_a_check_says_which_file_is_good_or_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

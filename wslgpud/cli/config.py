@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ from wslgpud.cli.help import wrapped
 from wslgpud.config.config_files import sample_file, to_toml
 from wslgpud.security import safe_files
 from wslgpud.security.redaction import visible
+from wslgpud.sources.procfs import ACCOUNT
 from wslgpud.words import t
 
 #: characters per line of text
@@ -85,7 +88,18 @@ def init(file: Annotated[Path | None, argument("FILE", "where to write; the usua
         if os.path.lexists(target):
             raise FileExistsError
         safe_files.put(target, sample_file())  # closed to others from the start: it will hold secrets
+        if target == configuration.SYSTEM_FILE:
+            _let_the_service_read(target)
     print(t("wrote {file}", file=str(target)))
+
+
+def _let_the_service_read(file: Path) -> None:
+    """Give a file and its folder to the group of the service, if one is installed: without it the daemon ends."""
+    with suppress(KeyError):
+        group = grp.getgrnam(ACCOUNT).gr_gid
+        for path, mode in ((file.parent, 0o750), (file, 0o640)):
+            os.chown(path, -1, group)
+            path.chmod(mode)
 
 
 def _loaded(config: Path | None) -> configuration.Loaded:
