@@ -16,7 +16,7 @@ def main() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     package = os.path.dirname(__file__)  # noqa: PTH120 - pathlib takes longer than all else until the daemon's start
     if os.geteuid() == 0 and (owner := os.stat(package)).st_uid != 0:  # noqa: PTH116
-        # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root. What has been
+        # Under sudo in a pipx or uv environment: its owner could not remove bytecode compiled by root. Bytecode
         # compiled so far is handed over with its folder, unless that is a link by now.
         sys.dont_write_bytecode = True
         try:

@@ -1,7 +1,7 @@
 """Fills the Debian package: the program with an environment for each supported Python, its pages, its configuration.
 
 /usr/lib/wslgpud is a virtual environment (https://docs.python.org/3/library/venv.html) of the system's Python,
-whichever that is: it has the packages for each of them. What several have alike lies in one folder beside those of
+whichever that is: it has the packages for each of them. Packages that several share lie in one folder beside those of
 the versions, which a .pth file adds to the path (https://docs.python.org/3/library/site.html).
 """
 

@@ -1,4 +1,4 @@
-"""The daemon itself: does it sample, does it write, what does it cost, and was it right?"""
+"""The daemon itself: its samples, its history, its costs, and the accuracy of its warnings."""
 
 from __future__ import annotations
 

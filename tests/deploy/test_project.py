@@ -115,7 +115,7 @@ def test_a_release_is_one_command(clone: Path) -> None:
     [
         (lambda clone: (clone / "CHANGELOG.md").write_text("changed"), "commit or stash"),
         (lambda clone: _commit(clone, "CHANGELOG.md", "## [Unreleased]\n\n## [0.1.0]\n- a\n"), "says nothing"),
-        (lambda clone: _commit(clone, "tests/renew", "#!/bin/sh\necho >>CHANGELOG.md\n"), "was not renewed"),
+        (lambda clone: _commit(clone, "tests/renew", "#!/bin/sh\necho >>CHANGELOG.md\n"), "were not renewed"),
         (lambda clone: _commit(clone, "tests/run", "#!/bin/sh\nexit 1\n"), ""),
     ],
     ids=["changes", "nothing to say", "not renewed", "tests fail"],

@@ -13,8 +13,8 @@ from wslgpud import __version__
 from wslgpud.cli.commands import CliCommand, CommandGroup
 from wslgpud.words import t, template
 
-#: In the order of the help: what each is for, in the words of its own help, so that a list of them needs no import.
-#: Each names its module, which has an ``app`` (a group) or a function of that name.
+#: in the order of the help: the purpose of each, in the words of its own help, so that a list of them needs no import
+#: each names its module, which has an ``app`` (a group) or a function of that name
 SECTIONS = {
     template("Watch:"): {
         "status": "Show the state of this machine, from the running daemon, else sampled on the spot.",

@@ -92,7 +92,7 @@ def data_folder(state: Path | None) -> Path:
     if state is not None:
         return state_folder(state)
     own, service = state_folder(None), configuration.SYSTEM_STATE
-    # What a trial before the installation recorded in the user's own folder is not what the service sees now.
+    # The user's own folder may hold the history of a trial before the installation.
     for folder in daemon_folders(None):
         if (daemon := DaemonClient.of(folder)) is not None and daemon.pid() is not None:
             return folder

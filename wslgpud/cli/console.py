@@ -92,7 +92,7 @@ class Console(RichConsole):
 
 
 class Shows(Protocol):
-    """Shows how much is done, of None where nobody knows, and what is being done if that has changed."""
+    """Shows the amount done, of a total (None: unknown), and the current step if that has changed."""
 
     def __call__(self, done: float, total: float | None, doing: str | None = None, /) -> None: ...
 

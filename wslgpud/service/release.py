@@ -176,7 +176,7 @@ def _will_do(python: Path) -> bool:
 
 @contextmanager
 def _making(environment: Path, python: Path) -> Iterator[None]:
-    """Create an environment, without pip; what the block adds is part of it. Raises ServiceError: nothing is left."""
+    """Create an environment, without pip, for the block to fill. Raises ServiceError: nothing is left."""
     shutil.rmtree(environment, ignore_errors=True)
     environment.parent.mkdir(parents=True, exist_ok=True)
     try:

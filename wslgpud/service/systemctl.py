@@ -1,4 +1,4 @@
-"""What systemd says of the service, and the rest of its state."""
+"""The state of the service, from systemd and its files."""
 
 from __future__ import annotations
 

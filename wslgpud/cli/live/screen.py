@@ -74,7 +74,7 @@ class Screen:
         min_lines, max_lines = _CURVE_LINES
         programs, order = processes(view)
         wanted = max(_MIN_PROGRAMS, sum(map(worth_a_line, programs)))
-        # A small terminal shows the curve of what runs out rather than what was announced before.
+        # A small terminal shows the curve of a memory that runs out rather than earlier announcements.
         fits = bool(self.height and view.growing) and room - 2 - wanted >= min_lines
         rest = rest[: max(0, room - 2 - (wanted + min_lines if fits else _MIN_PROGRAMS))]
         room -= len(rest) + 2
@@ -116,7 +116,7 @@ def _above(view: RowContext) -> Iterator[RenderableType]:
 
 
 def _curve(view: RowContext, height: int) -> Iterator[RenderableType]:
-    """Draw how a memory filled: what runs out with its forecast until it is full, else what the verdict is about."""
+    """Draw the use of the memory that runs out, with its forecast until it is full, else of the verdict's subject."""
     from wslgpud.cli.chart import chart
     from wslgpud.series.curves import of_use  # imports the database
 
