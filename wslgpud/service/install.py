@@ -10,10 +10,9 @@ import grp
 import os
 import pwd
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import wslgpud
@@ -66,7 +65,7 @@ def install(options: Options, places: Places, changes: Changes) -> str:
     is upgraded by dpkg: there this only grants permissions, and installs torch.
 
     Raises:
-        ServiceError: it is impossible; the old version keeps running.
+        MessageError: it is impossible; the old version keeps running.
         NotStarted: it was installed, but does not start; the previous version, if any, runs again.
     """
     require(options, places)
@@ -118,13 +117,10 @@ def require(options: Options, places: Places) -> None:
 
 
 def prepare(program: Path, places: Places, changes: Changes) -> None:
-    """Create missing accounts and configuration. Raises ServiceError: the system refuses."""
-    try:
-        if not places.user:
-            make_accounts(changes)
-        _make_settings(program, places, changes)
-    except (NoData, SourceError) as error:
-        raise ServiceError(error.message) from error
+    """Create missing accounts and configuration. Raises MessageError: the system refuses."""
+    if not places.user:
+        make_accounts(changes)
+    _make_settings(program, places, changes)
 
 
 def drop_ins(allowed_now: Collection[str], places: Places) -> dict[Path, str]:
@@ -152,7 +148,7 @@ def _start(new: Path, units: dict[Path, str], places: Places, changes: Changes) 
         if not (places.command.exists() or places.command.is_symlink()):
             changes.link(places.program / "bin/wslgpud", places.command)
         _run(places, changes, changed=changed)
-    except (NoData, SourceError, ServiceError, OSError, KeyboardInterrupt) as error:
+    except (MessageError, OSError, KeyboardInterrupt) as error:
         last_words = systemctl.last_words(places)
         message = say("wslgpud does not start; see its log above")
         if before not in (None, new):
@@ -264,7 +260,7 @@ def uninstall(places: Places, changes: Changes, *, purge: bool) -> list[Path]:
         )
     try:
         _remove(places, changes, purge=purge)
-    except (NoData, SourceError) as error:
+    except MessageError as error:
         raise ServiceError("{why}; the removal is incomplete", why=error.message) from error
     return [path for path in (places.settings, places.data) if path.exists()]
 
@@ -361,9 +357,12 @@ def compile_packages() -> None:
 
 
 if __name__ == "__main__":  # a step of the Debian package besides unpacking, called by its scripts (``deploy/debian``)
-    remove_package = partial(remove_windows_task, Changes(dry=False))
-    steps = {"configure": configure_package, "compile": compile_packages, "remove": remove_package}
+    steps: dict[str, Callable[[], None]] = {
+        "configure": configure_package,
+        "compile": compile_packages,
+        "remove": lambda: remove_windows_task(Changes(dry=False)),
+    }
     try:
         steps[sys.argv[1]]()
-    except ServiceError as error:
+    except MessageError as error:
         sys.exit(f"wslgpud: {error}")
