@@ -111,7 +111,7 @@ def test_a_dead_daemons_socket_does_not_hide_the_services(monkeypatch: pytest.Mo
         answered = CliRunner().invoke(app, ["status", "--check"])
     silent = CliRunner().invoke(app, ["status", "--check"])
 
-    assert (answered.exit_code, answered.output) == (0, "OK RAM full in 43 s\n")
+    assert (answered.exit_code, answered.stdout, answered.stderr) == (0, "OK RAM full in 43 s\n", "")
     assert (silent.exit_code, "UNKNOWN the daemon at" in silent.output) == (3, True)
 
 

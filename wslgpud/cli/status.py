@@ -13,7 +13,7 @@ from wslgpud.advise.live_sample import OWN_LOOK, LiveSample, RecentSeries
 from wslgpud.cli import common
 from wslgpud.cli.common import Fault, complain, flag, option
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, OwnFeed, feed_of, looked
+from wslgpud.cli.live.feed import DaemonFeed, Feed, NotYet, feed_of, looked
 from wslgpud.cli.live.screen import Screen, once
 from wslgpud.client import DaemonClient, Unanswered, in_one_line
 from wslgpud.words import MessageError, current, t
@@ -54,9 +54,7 @@ def status(
         print(Seen(None, {}, "unknown", current().text(error.message)).line)
         raise SystemExit(UNKNOWN) from error
     with contextlib.closing(feed):
-        # One that was killed leaves its socket behind, while the service's daemon may answer.
-        unanswered = silent if isinstance(feed, OwnFeed) else []
-        seen = Seen(None, {}, "unknown", unanswered[0]) if unanswered else _seen(feed)
+        seen = Seen(None, {}, "unknown", silent[0]) if silent else _seen(feed)
         watched = seen.look is None or seen.look.seen_by != OWN_LOOK
         if check:
             print(seen.line)

@@ -102,8 +102,12 @@ def feed_of(
     config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
 ) -> Feed:
     """Return the feed of this machine's daemon, or of a recorded machine; else our own, which needs a configuration."""
-    if host_root is None and (running := answering(daemon_folders(state), complain)):
-        return DaemonFeed(running[0], here=True)
+    if host_root is None:
+        silent: list[str] = []
+        if running := answering(daemon_folders(state), silent.append):
+            return DaemonFeed(running[0], here=True)  # one that was killed earlier has only left its socket
+        for text in silent:
+            complain(text)
     return OwnFeed(loaded(config).config, host_at(host_root), OWN_LOOK if host_root is None else "recording")
 
 
