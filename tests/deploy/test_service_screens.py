@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,25 @@ def test_the_exit_status_says_whether_it_runs(
 
     assert end.value.code == status
     assert ("no service is installed here" in capsys.readouterr().out) == (not version)
+
+
+@pytest.mark.parametrize(("systems", "shown"), [(True, "system"), (False, "user")])
+def test_the_only_service_is_shown_whoever_installed_it(
+    systems: bool, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = places(user=True)
+    system = replace(own, user=False, program=tmp_path / "opt", units=tmp_path / "etc")
+    for where in (own, *[system] * systems):
+        where.units.mkdir(parents=True)
+        (where.units / "wslgpud.service").touch()
+    monkeypatch.setattr(service, "places", lambda *, user: own if user else system)
+    monkeypatch.setattr(service, "state_of", lambda where: replace(STATE, kind=where.kind))
+    monkeypatch.setattr(service, "use_the_systems_programs", lambda: None)
+    with pytest.raises(SystemExit):
+        service.status(as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["kind"] == shown
 
 
 @pytest.mark.parametrize("lingers", [True, False])

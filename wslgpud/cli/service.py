@@ -84,7 +84,7 @@ def upgrade(user: User = False, dry_run: common.DryRun = False) -> None:
         sudo wslgpud service upgrade  # after 'pipx upgrade wslgpud'
     """
     where = places(user=user)
-    if where.running is None and not where.packaged:
+    if not where.is_installed:
         raise Fault("no service is installed here: {command} does that", command=_typed("install", user=user))
     _install("upgrade", Options(), user=user, dry_run=dry_run)
 
@@ -139,11 +139,15 @@ def _how_to_keep_alive(*, user: bool) -> str:
 def status(user: User = False, as_json: common.Json = False) -> None:
     """Show the version and state of the service, and how it was installed; exit status 1 if it does not run.
 
+    It is that of the system, or your own (--user) where that is the only one.
+
     Examples:
         wslgpud service status
     """
     use_the_systems_programs()
-    service = state_of(places(user=user))
+    own, systems = places(user=True), places(user=False)
+    user = user or (own.is_installed and not systems.is_installed)
+    service = state_of(own if user else systems)
     if as_json:
         common.print_json(asdict(service))
     elif not service.version:
@@ -186,7 +190,7 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("stopping and removing the service (half a minute at most)"))
-    was_installed = where.running is not None or (where.units / "wslgpud.service").exists()
+    was_installed = where.is_installed
     kept_paths = installing.uninstall(where, changes, purge=purge)
     if not _shown(changes):
         print(t("wslgpud is removed.") if was_installed else t("no service was installed here."))

@@ -39,6 +39,10 @@ class Places:
         return not self.user and _PACKAGED_UNIT.exists()
 
     @property
+    def is_installed(self) -> bool:
+        return self.packaged or self.running is not None or (self.units / "wslgpud.service").exists()
+
+    @property
     def releases(self) -> Path:
         return Path(f"{self.program}.releases")
 
