@@ -1,4 +1,4 @@
-"""``deploy/install`` in a clone of a few files: how a release is named, and where one for a dry run is made."""
+"""``deploy/install`` and ``deploy/uninstall`` in a clone of a few files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from wslgpud.toml import tomllib
 
@@ -60,3 +62,20 @@ def test_a_dry_run_makes_its_release_in_a_private_folder(tmp_path: Path) -> None
 
     assert (done.stdout, done.stderr) == ("made in 700\nservice install --dry-run\n", "")
     assert not any((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "status", "stays"), [("--help", 0, True), ("--pruge", 2, True), ("--purge", 0, False)]
+)
+def test_only_an_option_that_there_is_removes_anything(option: str, status: int, stays: bool, tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(ROOT / "deploy/uninstall", tmp_path / "deploy")
+    torch = tmp_path / "home/.local/share/wslgpud.stress"  # of a program that is gone
+    torch.mkdir(parents=True)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [tmp_path / "deploy/uninstall", "--user", option], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, torch.exists()) == (status, stays)
+    assert ("usage: " in done.stdout + done.stderr) is stays
