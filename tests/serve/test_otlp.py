@@ -101,6 +101,15 @@ def test_every_value_carries_the_time_of_its_push():
     assert {(p.start_time_unix_nano, p.time_unix_nano) for p in points} == {(0, 1_790_000_000_000_000_000)}
 
 
+def test_a_series_is_sent_once_with_text_that_is_utf_8():
+    unknown, doubled = Reading(RAM, float("nan"), ("none",)), Reading(RAM, 8, ("used",))
+    (resource,) = message((*READINGS, unknown, doubled, Reading(RAM, 1, ("\udcff",))), 1.0).resource_metrics
+    (ram,) = (metric for metric in resource.scope_metrics[0].metrics if metric.name == "wslgpud_made_bytes")
+
+    sent = [(point.attributes["kind"], point.value) for point in ram.data.data_points]
+    assert sent == [("free", 2**40 + 1), ("used", 8), ("\\udcff", 1)]
+
+
 def test_a_refusing_collector_is_reported_once_and_retried(collector, push, caplog):
     caplog.set_level("INFO", "wslgpud.serve.otlp")
     collector.status = 400

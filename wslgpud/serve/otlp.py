@@ -19,6 +19,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.security import http_client
 from wslgpud.security.redaction import address, parts, without
+from wslgpud.serve.publisher import MetricFamily, families
 from wslgpud.words import MessageError, cause, say
 from wslgpud.words.units import one_line
 
@@ -112,21 +113,23 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     now = round(wall * 1e9)
-    points: dict[MetricSpec, list[Any]] = {}
-    for spec, value, labels in readings:
-        attributes = dict(zip(spec.labels, labels, strict=True))
-        points.setdefault(spec, []).append(export.NumberDataPoint(attributes, 0, now, value))
 
-    def family(spec: MetricSpec) -> Metric:
-        data: Any = export.Gauge(points[spec])
+    def metric(family: MetricFamily) -> Metric:
+        spec, series = family
+        points = [
+            export.NumberDataPoint(dict(zip(spec.labels, labels, strict=True)), 0, now, value)
+            for labels, value in series.items()
+        ]
+        data: Any = export.Gauge(points)
         if spec.kind == "counter":
-            data = export.Sum(points[spec], export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+            data = export.Sum(points, export.AggregationTemporality.CUMULATIVE, is_monotonic=True)
         name = spec.family if spec.kind == "counter" else spec.exposed_name
         return export.Metric(name, spec.help, _UNITS[spec.unit], data)
 
     host = platform.node()
     who = {"service.name": "wslgpud", "service.version": __version__, "service.instance.id": host, "host.name": host}
-    scope = export.ScopeMetrics(InstrumentationScope("wslgpud", __version__), [*map(family, points)], "")
+    metrics = [metric(family) for family in families(readings, {})]
+    scope = export.ScopeMetrics(InstrumentationScope("wslgpud", __version__), metrics, "")
     return export.MetricsData([export.ResourceMetrics(Resource(who), [scope], "")])
 
 
