@@ -85,9 +85,10 @@ class DaemonClient:
         try:
             answer = http_client.exchange(self._address(target), data, deadline_seconds=SECONDS, max_bytes=MAX_BYTES)
         except (ValueError, http_client.ErrorStatus, http_client.Unreachable) as error:
-            denied = isinstance(error, http_client.ErrorStatus) and error.status == HTTPStatus.FORBIDDEN
-            if denied or isinstance(error.__cause__, PermissionError):
+            if isinstance(error.__cause__, PermissionError) or getattr(error, "status", None) == HTTPStatus.FORBIDDEN:
                 raise Unanswered("the daemon at {url} is another user's: use sudo", url=self.url) from error
+            if isinstance(error, http_client.ErrorStatus):
+                raise Unanswered("the daemon at {url} refuses: {why}", url=self.url, why=cause(error)) from error
             raise Unanswered("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error)) from error
         try:
             return safe_files.parsed(answer)

@@ -32,6 +32,11 @@ def test_anything_else_is_named_by_its_status_and_its_text(status: str, said: st
         answer(status, b"body")
 
 
+def test_the_detail_of_a_problem_in_json_is_its_text() -> None:
+    with pytest.raises(ErrorStatus, match=r"^answered 503: no sample yet$"):
+        answer("503 Later", b'{"type":"about:blank","title":"Service Unavailable","detail":"no sample yet"}')
+
+
 def test_the_text_of_an_error_is_cut_at_200_characters() -> None:
     with pytest.raises(ErrorStatus) as caught:
         answer("500 Oops", b"y" * 900)
@@ -77,7 +82,7 @@ def test_an_address_is_taken_apart(url: str, address: Address, place: str) -> No
     assert parsed(url).place == place
 
 
-@pytest.mark.parametrize("url", ["ftp://pc/", "http://", "pc:9182"])
-def test_an_address_that_is_none_of_http_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="not an address like"):
+@pytest.mark.parametrize("url", ["ftp://pc/", "http://", "pc:9182", "http://pc:99999/", "http://me:hunter/2@pc/"])
+def test_an_address_that_is_none_of_http_is_not_quoted(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^not an address like http://127\.0\.0\.1:9093$"):
         parsed(url)

@@ -66,15 +66,19 @@ class Address:
 
 def parsed(url: str) -> Address:
     """Parse a URL. Raises ValueError if it is not HTTP, without quoting it, as it may hold a password."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # whose text may be half a password: one with a slash in it looks like a port
+        host = port = None
+    if not host or parts.scheme not in _DEFAULT_PORTS:
         raise ValueError(say("not an address like http://127.0.0.1:9093"))
     authorization = ""
     if parts.username is not None:
         pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
         authorization = "Basic " + b64encode(pair.encode()).decode()
     target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-    return Address(parts.scheme, parts.hostname, parts.port, target, authorization)
+    return Address(parts.scheme, host, port, target, authorization)
 
 
 def exchange(
@@ -197,6 +201,8 @@ def _error_text(status: int, body: bytes, sent: Mapping[str, str]) -> MessageLik
     if 300 <= status < 400:
         return say("it redirects, which is not followed; configure the address that it leads to")
     text = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, KeyError):  # RFC 9457: as our own daemon explains
+        text = str(safe_files.parsed(text)["detail"])
     for name, value in sent.items():
         if name.lower() not in _PUBLIC:
             for secret in (value, *value.split()):
