@@ -159,6 +159,15 @@ def test_what_only_a_person_can_change_is_left_to_one() -> None:
         with_keys('[brake]\nafter_hold = """\non = 1\n"""\n', "brake", {"on": True})
 
 
+def test_a_fault_elsewhere_in_a_file_is_named_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "wslgpud.toml"
+    file.write_text("[alerts]\nurlz = 1\n")
+    with pytest.raises(ConfigError, match=rf"^{file}: unknown key alerts\.urlz; did you mean alerts\.urls\?$"):
+        change(file, "brake", {"on": True})
+
+    assert file.read_text() == "[alerts]\nurlz = 1\n"
+
+
 def test_a_changed_file_keeps_its_mode_and_a_new_one_is_private(tmp_path: Path) -> None:
     old, new = tmp_path / "old.toml", tmp_path / "new" / "wslgpud.toml"
     old.touch()

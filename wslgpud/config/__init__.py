@@ -294,8 +294,10 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "wslgpud"
 
 
-def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
+def load(file: Path | None = None, environ: Mapping[str, str] | None = None, *, text: str | None = None) -> Loaded:
     """Read the configuration from ``file`` (by default the usual places) and the environment.
+
+    ``text`` is what the file is about to contain.
 
     Raises:
         ConfigError: the file cannot be read or parsed, a key is unknown, or a value is invalid.
@@ -305,7 +307,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     known = {k.path: k for k in declared_keys()}
     values: dict[str, dict[str, Any]] = defaultdict(dict)
     origins: dict[str, str] = {}
-    for path, value, origin in [*_from_file(file), *_from_environment(environ, known.values())]:
+    for path, value, origin in [*_from_file(file, text), *_from_environment(environ, known.values())]:
         if path not in known:
             raise ConfigError(_unknown(say("{origin}: unknown key {key}", origin=origin, key=path), path, known))
         values[known[path].section][known[path].name] = checked(known[path], value, origin)
@@ -316,12 +318,11 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     return Loaded(config, file, origins)
 
 
-def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
+def _from_file(file: Path | None, text: str | None) -> list[tuple[str, Any, str]]:
     if file is None:
         return []
     try:
-        with file.open("rb") as stream:
-            document = tomllib.load(stream)
+        document = tomllib.loads(file.read_bytes().decode() if text is None else text)
     except OSError as error:
         raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -83,6 +83,7 @@ def change(file: Path, section: str, values: Mapping[str, Any]) -> None:
         raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
     try:
         changed = with_keys(text, section, values)
+        load(file, {}, text=changed)
         if facts is None:
             file.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         target = file.resolve()
@@ -93,7 +94,6 @@ def change(file: Path, section: str, values: Mapping[str, Any]) -> None:
                 os.fchmod(descriptor, stat.S_IMODE(facts.st_mode))
             with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as stream:
                 stream.write(changed)
-            load(Path(f"/proc/self/fd/{descriptor}"), {})
     except (OSError, ValueError) as error:
         raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
 
