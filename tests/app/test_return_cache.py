@@ -131,10 +131,9 @@ def test_an_older_kernel_is_asked_only_until_one_page_is_swapped(
 
 def test_a_kernel_with_less_to_reclaim_ends_the_attempt(machine: Machine) -> None:
     machine.fails = OSError(errno.EAGAIN, "try again")
-    (event,) = machine.does(seen(3.68, 30))
 
+    assert machine.does(seen(3.68, 30)) == []  # nothing was given back
     assert len(machine.written) == 1
-    assert event.fields["freed_bytes"] == 0
 
 
 def test_without_memory_reclaim_root_drops_all_clean_cache(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

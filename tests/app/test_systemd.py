@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from pathlib import Path
 
@@ -27,6 +29,14 @@ def test_a_watchdog_shorter_than_five_samples_is_told_to_wait(
 
         assert notifier.enabled
         assert manager.recv(1000).decode() == told
+
+
+def test_a_daemon_out_of_files_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    Notifier({"NOTIFY_SOCKET": "/run/notify"}, interval_seconds=1.0).send("WATCHDOG=1")
 
 
 def test_without_a_service_manager_nothing_is_told() -> None:

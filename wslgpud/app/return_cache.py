@@ -30,7 +30,7 @@ from wslgpud.words import TEMPLATES
 
 log = logging.getLogger(__name__)
 
-#: what Windows is helped to: where the rule ``windows_memory_low`` is over, and a little more
+#: share of its memory that Windows shall have free: the end of the rule ``windows_memory_low``, and a little more
 TARGET_RATIO = 0.12
 #: cache that stays: the files that running programs have mapped and read all the time
 KEPT_BYTES = 1 << 30
@@ -57,7 +57,7 @@ def is_short(forecasts: Iterable[Forecast], standing: Iterable[OpenIncident]) ->
 
 
 def wanted_bytes(seen: Snapshot) -> int:
-    """Return how much cache to give back: what Windows lacks, of what Linux can spare; 0 where that is too little."""
+    """Return how much cache to give back: as much as Windows lacks and Linux can spare; 0 where that is too little."""
     total, available = seen.value(windows.TOTAL), seen.value(windows.AVAILABLE)
     cache = clean_cache_bytes(seen)
     if not total or available is None or cache is None:
@@ -79,7 +79,7 @@ class CacheReturner:
         self._failure = ""
 
     def tick(self, seen: Snapshot, *, short: bool) -> Iterator[Event]:
-        """Begin to reclaim if that is due; yield what was reclaimed since the last tick."""
+        """Begin to reclaim if that is due; yield an event for memory reclaimed since the last tick."""
         wanted = wanted_bytes(seen) if short and seen.mono >= self._next_mono else 0
         if wanted:
             self._next_mono = seen.mono + EVERY_SECONDS
@@ -106,7 +106,10 @@ class CacheReturner:
                 log.warning("page cache cannot be given back to Windows: %s; 'wslgpud doctor' says why", error)
             self._failure = str(error)
             return
-        freed = max(0, before - self._cached_bytes())
+        freed = before - self._cached_bytes()
+        if freed <= 0:
+            log.info("Windows is short of memory, but the kernel found no page cache to give back")
+            return
         self._returned_bytes += freed
         left = {"available_bytes": seen.value(windows.AVAILABLE) or 0, "total_bytes": seen.value(windows.TOTAL) or 0}
         text = TEMPLATES["rule"]["cache_returned"]["headline"]

@@ -51,11 +51,10 @@ class Notifier:
         """Send states such as ``STOPPING=1``; a manager that does not listen is no reason to stop."""
         if not (self._address and states):
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             # Never block: a manager whose queue is full must not delay a tick.
             sock.setblocking(False)
-            with suppress(OSError):
-                sock.sendto("\n".join(states).encode(), self._address)
+            sock.sendto("\n".join(states).encode(), self._address)
 
 
 def keep_capabilities() -> None:
