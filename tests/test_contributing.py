@@ -27,6 +27,7 @@ engine = RuleEngine()
 rows = [row for t in (0, 61) for row in engine.observe(tick(t, Reading(BLOCKED, 30)))]
 print([(row.rule, row.new.name, str(compose(row).headline)) for row in rows])
 """
+METRICS = "from tests.docs.tables import metrics_table; print(metrics_table())"
 
 
 class Copy:
@@ -78,7 +79,7 @@ def test_a_metric_is_exported_kept_and_documented(
     series = changed.python("-m", "wslgpud", "history", "--json", "--state", str(tmp_path / "state"), home=tmp_path)
 
     assert [row["value"] for row in json.loads(series) if row["series"] == "memory_percpu_bytes"] != []
-    assert "`wslgpud_memory_percpu_bytes`" in changed.python("-m", "wslgpud.app.catalogue", home=tmp_path)
+    assert "`wslgpud_memory_percpu_bytes`" in changed.python("-c", METRICS, home=tmp_path)
 
 
 def test_a_check_is_part_of_the_report(changed: Copy, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tests.bench import bench_fleet
 from tests.docs import goals, out_of_memory, peers
 from wslgpud import words
-from wslgpud.app import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 
@@ -114,6 +114,14 @@ def stress_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics_table() -> str:
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    lines += [
+        f"| `{spec.exposed_name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()
+    ]
+    return "\n".join(lines) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "commands_zh": lambda: commands_table("zh"),
@@ -126,7 +134,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fleet": lambda: bench_fleet.table(json.loads((ROOT / "tests/bench/fleet.json").read_text())),
     "goals": goals.table,
     "h200": h200_table,
-    "metrics": catalogue.table,
+    "metrics": metrics_table,
     "out_of_memory": out_of_memory.summary_table,
     "out_of_memory_runs": out_of_memory.runs_table,
     "peers": peers.peers_table,

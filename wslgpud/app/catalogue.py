@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from wslgpud import verdict
 from wslgpud.advise import checkups
 from wslgpud.alerts import incidents as alerts
@@ -24,16 +22,3 @@ def catalogue() -> Catalogue:
     declaring = (sampler, risk, training, verdict, stress, checkups, alerts, brake, store, *mine, publisher, otlp)
     sources = (spec for source in sampler.SOURCES for spec in source.metrics)
     return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
-
-
-def table() -> str:
-    """Return the table of metrics in ``serve/METRICS.md``, in Markdown."""
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    lines += [
-        f"| `{spec.exposed_name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table())
