@@ -139,6 +139,21 @@ def test_a_file_that_may_be_read_now_is_read(written, caplog):
     assert caplog.messages == [f"{path} was read again"]
 
 
+def test_a_certificate_that_comes_after_its_name_is_used(written, certificate, caplog):
+    caplog.set_level(logging.INFO)
+    path = written(TLS)
+    file = WebConfigFile(str(path))
+    file.refresh()
+    path.write_text(TLS.replace("cert.pem", "new.pem"))
+    assert [f.name for f in (file.refresh(), file.refresh())[1].files] == ["web.yml", "cert.pem", "key.pem"]
+    (certificate / "new.pem").write_bytes((certificate / "cert.pem").read_bytes())
+
+    assert [f.name for f in file.refresh().files] == ["web.yml", "new.pem", "key.pem"]
+    missing, read = caplog.messages
+    assert "new.pem: No such file" in missing
+    assert read == f"{path} was read again"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -223,34 +223,36 @@ class WebConfigFile:
                 _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
         # State of the files before they were last read; None before they are known.
         self._known: list[tuple[int, int]] | None = None
+        self._problem = ""
 
     def refresh(self) -> WebConfig:
         """Reload changed files.
 
         If the new configuration is invalid or protects less, log it once and keep the old one: a truncated or empty
-        file must not remove protection.
+        file must not remove protection. It is tried again each time, as a file that it names may have come meanwhile.
         """
         files = self.current.files
         if self._path is None or (stamps := [_stamp(file) for file in files]) == self._known:
             return self.current
+        problem = ""
         try:
             new = load(self._path)
-        except ConfigError as error:
-            _log.error("%s; keeping the configuration read before", error)
-        else:
             if gone := weaker(self.current, new):
-                remedy = "put it back, or restart the daemon if you mean it"
-                _log.error("%s: %s would be gone; %s; keeping the configuration read before", self._path, gone, remedy)
-            else:
-                self.current = new
-                if self._known is not None:
-                    _log.info("%s was read again", self._path)
-        self._known = stamps if self.current.files == files else None
+                problem = f"{self._path}: {gone} would be gone; put it back, or restart the daemon if you mean it"
+        except ConfigError as error:
+            problem = str(error)
+        if not problem:
+            if self._problem or self._known is not None:
+                _log.info("%s was read again", self._path)
+            self.current, self._known = new, stamps if new.files == files else None
+        elif problem != self._problem:
+            _log.error("%s; keeping the configuration read before", problem)
+        self._problem = problem
         return self.current
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Return what changes with a file, its rights included; zeros if missing."""
+    """Return a value that changes with a file or its rights; zeros if missing."""
     try:
         status = file.stat()
     except OSError:
