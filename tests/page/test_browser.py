@@ -297,6 +297,17 @@ def test_programs_of_another_namespace_stay_apart_despite_pid_0(stage, look):
         expect(page.locator("main li", has_text=name)).to_have_count(1)
 
 
+def test_vram_unknown_on_one_card_is_not_counted_as_none(stage, look):
+    cards = [
+        GpuSample(n, f"GPU-{n}", "RTX 5070 Ti", 16 * GIB, 4 * GIB, processes=(GpuProcess(7, "train", used),))
+        for n, used in enumerate((2 * GIB, None))
+    ]
+    machine(stage, gpus=cards, processes=[ProcessSample(7, 1, "train", GIB, 0)])
+    page = look().go("processes")
+
+    expect(page.locator("tbody tr", has_text="train").first).to_contain_text("N/A")
+
+
 def test_what_the_reader_does_survives_a_new_sample(stage, look):
     machine(stage, processes=[ProcessSample(n, 1, f"train{n}", n * GIB, 0) for n in (1, 2)])
     page = look().go("processes")
@@ -472,6 +483,22 @@ def test_series_are_found_and_chosen(stage, look):
     expect(page.get_by_role("heading", name="load5")).to_be_visible()
     expect(page).to_have_url(re.compile("s=wslgpud_load5"))
     expect(page.get_by_role("checkbox")).to_be_checked()
+
+
+def test_series_that_begin_later_are_listed_on_return(stage, look):
+    machine(stage)
+    looking = look()
+    page = looking.go("history")
+    ready(page)
+    card = (Reading(catalogue()["gpu_up"], 1, ("0", "GPU-new")),)
+    report = SourceReport("gpu", "ok", Sample(card), stage.clock.mono(), 0.001)
+    stage.publish(Snapshot(stage.clock.wall(), stage.clock.mono(), 99, (report,)), Observation(0.0))
+    page.get_by_role("link", name="Daemon").click()
+    page.get_by_role("link", name="History").click()
+    page.get_by_text("Choose series").click()
+    page.get_by_label("Search all series").fill("gpu_up")
+
+    expect(page.locator(".picker label")).to_have_count(1)
 
 
 def test_an_incident_shows_the_minutes_before_it(stage, look):
@@ -664,6 +691,18 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     stage.again()
     expect(page.get_by_text("Running now")).to_have_count(0)
     assert looking.complaints == []
+
+
+def test_a_run_that_ends_while_its_list_is_open_is_added(stage, look):
+    machine(stage)
+    page = look().go("stress")
+    expect(page.locator("main")).to_contain_text("No stress run so far.")
+
+    nights(stage, 1)
+    stage.store.flush()
+    machine(stage)
+
+    expect(page.locator("tbody tr")).to_have_count(1)
 
 
 def test_memory_bandwidth_is_drawn_in_bytes_per_second(stage, look):

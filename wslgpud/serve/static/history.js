@@ -39,7 +39,7 @@ export const history = {
   leave() {
     clearTimeout(hurry);
     state.generation += 1;
-    state.panels = [];
+    Object.assign(state, { series: null, panels: [] }); // there may be more series by the time of return
   },
 
   // Follow the present: a new point is due once a step.

@@ -9,6 +9,8 @@ import { at, card, chip, column, empty, keys, named, pastChip, pending, table } 
 import { gapOf, LEVELS } from "./sample.js";
 
 const REFRESH_MS = 15_000;
+/** As many as the API gives at a time. */
+const MOST = 500;
 
 export const incidents = {
   key: "incidents",
@@ -29,7 +31,7 @@ export const incidents = {
     this.asked = Date.now();
     const number = this.number;
     const question = number === null
-      ? get("incidents", { limit: before ? 50 : Math.max(50, this.found?.list?.length ?? 0), before, least: this.least, lang: ctx.lang })
+      ? get("incidents", { limit: before ? 50 : Math.min(MOST, Math.max(50, this.found?.list?.length ?? 0)), before, least: this.least, lang: ctx.lang })
       : get(`incidents/${number}`, { lang: ctx.lang });
     question.then(({ document }) => {
       if (this.number !== number) return;

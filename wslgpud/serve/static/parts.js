@@ -64,10 +64,9 @@ let copied = null;
 /** A command, and a button that copies it. */
 export const command = (text) => [h("code", {}, text), " ", h("button", { type: "button", class: "small", onclick: (event) => copy(text, event.currentTarget) }, text === copied ? t("Copied") : t("Copy"))];
 
-/** Over plain HTTP from another machine browsers offer no clipboard; selected text can still be copied. */
 async function copy(text, button) {
-  if (navigator.clipboard) await navigator.clipboard.writeText(text);
-  else {
+  try { await navigator.clipboard.writeText(text); } catch {
+    // Over plain HTTP from another machine browsers offer no clipboard; selected text can still be copied.
     const chosen = document.createRange();
     chosen.selectNodeContents(button.previousElementSibling);
     getSelection().removeAllRanges();

@@ -52,12 +52,13 @@ function growth(ctx) {
   }, () => {});
 }
 
+/** Held on all cards, by pid; null where it is not known on one of them. */
 function vramByPid(status) {
   const found = new Map();
   for (const gpu of status.gpus ?? []) {
     for (const { pid, used_bytes: used } of gpu.processes ?? []) {
       const before = found.get(pid);
-      found.set(pid, used === undefined ? before ?? null : (before ?? 0) + used);
+      found.set(pid, used === undefined || before === null ? null : (before ?? 0) + used);
     }
   }
   return found;

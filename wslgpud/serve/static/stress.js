@@ -22,6 +22,13 @@ export const stress = {
     this.load(ctx);
   },
 
+  sampled(ctx) {
+    const latest = (ctx.sample.status.stress ?? []).map((run) => run.at).join();
+    const ended = this.latest !== undefined && latest !== this.latest;
+    this.latest = latest;
+    if (ended && this.number === null) this.load(ctx);
+  },
+
   load(ctx) {
     const number = this.number;
     get(number === null ? "stress" : `stress/${number}`, number === null ? { limit: 400, lang: ctx.lang } : { lang: ctx.lang }).then(
