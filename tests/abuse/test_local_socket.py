@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import ALICE, needs_root
+from tests.support.daemons import daemon, eventually
 from wslgpud import client, config
 from wslgpud.alerts.manager import Control, ControlFile
 from wslgpud.client import SOCKET, DaemonClient, answering
@@ -28,6 +29,7 @@ from wslgpud.security.shapes import of
 from wslgpud.serve import HttpServer, Publisher, commands
 from wslgpud.serve.router import Response, Route, dumps
 from wslgpud.serve.server import LocalApi
+from wslgpud.words.moments import iso
 
 ANSWER = Response(200, dumps({"a": 1}), "application/json")
 STATUS = [Route("/api/v1/status", lambda _: ANSWER)]
@@ -169,7 +171,7 @@ def test_a_handler_that_fails_is_said_to_and_ends_nothing(tmp_path: Path) -> Non
 
     local = LocalApi(tmp_path, [*STATUS, Route("/api/v1/series", handler)])
     assert local.start()
-    with pytest.raises(client.Unanswered, match="answered 500"):
+    with pytest.raises(client.Unanswered, match=r"http://127\.0\.0\.1:1 refuses: answered 500: internal error; "):
         DaemonClient("http://127.0.0.1:1", local.path).ask("/api/v1/series")
     assert ask(local.path) == {"a": 1}
     local.close()
@@ -255,6 +257,18 @@ class TestStrangersOnTheSocket:
 
         assert "another user's: use sudo" in said["refused"]
 
+    def test_may_not_read_where_a_password_may_yet_be_set(self, shared: Path, tmp_path: Path) -> None:
+        """It would take effect on the port at once."""
+        (shared / "state").mkdir()
+        (tmp_path / "web.yml").write_text("")
+        with daemon(shared, settings={"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(tmp_path / "web.yml")}) as running:
+            path = running.state / SOCKET
+            eventually(path.exists, "its socket")
+            said = as_stranger(lambda: DaemonClient("", path).ask("/api/v1/status"))
+            running.end()
+
+        assert "another user's: use sudo" in said["refused"]
+
     @pytest.mark.parametrize("name", ["silence", "acknowledge", "brake"])
     def test_can_do_nothing(self, shared: Path, name: str) -> None:
         asked = {"rule": "*", "resource": "*", "seconds": 1e6, "incident": 1, "seen_id": 9, "job": 1, "command": "stop"}
@@ -304,10 +318,19 @@ class TestStrangersOnTheSocket:
 def test_a_document_too_long_or_malformed_changes_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as control:
         for asked in ({"rule": "*" * 5000, "resource": "*", "seconds": 1}, {"rule": "*"}, {"seconds": math.inf}):
-            with pytest.raises(client.Unanswered, match="does not answer"):
+            with pytest.raises(client.Unanswered, match=r"answered 4\d\d: "):
                 DaemonClient("", tmp_path / SOCKET).post("/api/v1/silence", asked)
 
     assert control.now == Control()
+
+
+def test_a_silence_ends_before_time_does(tmp_path: Path) -> None:
+    """Moments after the year 9999 cannot be written, and each status would fail."""
+    with served(tmp_path) as control:
+        asked = {"rule": "*", "resource": "*", "seconds": 999_999_999 * 86400}
+        DaemonClient("", tmp_path / SOCKET).post("/api/v1/silence", asked)
+
+    assert iso(control.now.silences[0].until_wall) == "9999-12-31T00:00:00.000+00:00"
 
 
 def test_no_command_is_taken_on_the_port(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.serve.support import CATALOGUE, HandClock, snapshot
 from tests.support.servers import program
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.routes import unhealthy
+from wslgpud.store import StoreError
 from wslgpud.words import ENGLISH
 
 
@@ -141,6 +142,16 @@ def test_a_failing_handler_is_a_500_and_the_server_goes_on(serve, caplog):
     assert len(lines) == 1
     assert "/broken failed: RuntimeError('disk on fire') in " in lines[0]
     assert running.ask("/metrics").status == 200
+
+
+def test_a_history_that_cannot_be_read_says_why(serve, caplog):
+    def unread(_):
+        raise StoreError("{name}: is damaged", name="wslgpud.db")
+
+    answer = serve(extra_routes=[Route("/api/v1/series", unread, heavy=True)]).ask("/api/v1/series")
+
+    assert (answer.status, json.loads(answer.data)["detail"]) == (503, "wslgpud.db: is damaged")
+    assert caplog.messages == []
 
 
 def test_a_handler_that_waits_delays_nobody_else(serve):

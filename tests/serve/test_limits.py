@@ -295,7 +295,7 @@ def test_while_all_are_being_answered_who_comes_waits(serve):
         asking = [opened.enter_context(running.connect()) for _ in range(MAX_WAITING)]
         for sock in asking:
             sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        wait_until(lambda: running.server._app._threads._waiting._value == 0)
+        wait_until(lambda: running.server._app._threads._waiting.total() == MAX_WAITING)
         for _ in range(PLACES):  # they push out each other, and nobody who waits for us
             opened.enter_context(running.connect())
         assert answers(running)
@@ -350,7 +350,7 @@ def test_excess_waiting_requests_are_refused_while_scrapes_go_on(serve):
     waiting = [running.connect() for _ in range(MAX_WAITING)]
     for sock in waiting:
         sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    wait_until(lambda: running.server._app._threads._waiting._value == 0)
+    wait_until(lambda: running.server._app._threads._waiting.total() == MAX_WAITING)
     refused = running.ask("/slow")
     assert (refused.status, refused.getheader("Retry-After")) == (503, "1")
     assert running.ask("/metrics").status == 200

@@ -199,18 +199,3 @@ def test_a_client_that_left_is_no_trouble(serve, monkeypatch, caplog):
         "cannot take a connection: Too many open files"
     ]
     assert [seconds for seconds in slept if seconds] == [1]
-
-
-@pytest.mark.parametrize(
-    ("text", "guarded"),
-    [
-        ("", False),
-        ("basic_auth_users:\n  me: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG\n", True),
-        ("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n", True),
-    ],
-    ids=["open", "passwords", "TLS"],
-)
-def test_local_commands_get_in_where_passwords_are_required(certificate, text, guarded):
-    (certificate / "web.yml").write_text(text)
-
-    assert make(port=0, web_config_file=str(certificate / "web.yml")).guarded is guarded

@@ -180,7 +180,7 @@ class Daemon:
         alerts.dispatcher.start()
         done = [commands.run_route(assessor.runs), commands.stress_route(nightly.keep)]
         done += commands.alert_routes(alerts.control, host.clock) + ([commands.brake_route(brake)] if brake else [])
-        local = LocalApi(self._folder, [*table, *done], guarded=http.guarded)
+        local = LocalApi(self._folder, [*table, *done], guarded=bool(config.server.web_config_file))
         if local.start():
             stack.callback(local.close)
         look_back.start(host, store, boot_id, alerts)
@@ -229,7 +229,7 @@ class Daemon:
         return brake
 
     def _returner(self, stack: ExitStack) -> CacheReturner | None:
-        """Return what gives page cache back to Windows, if that is on."""
+        """Return the part that gives page cache back to Windows, if that is on."""
         if not (self._config.windows.return_cache and self._host.live):
             return None
         returner = CacheReturner(self._host)

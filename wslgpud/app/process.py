@@ -85,7 +85,7 @@ def main(order: str) -> int:
                 threading.Thread(target=_examine, args=(file, folder), daemon=True).start()
             sys.stdout.flush()
             gc.freeze()  # modules and long-lived objects: no later collection needs to scan them
-            # What SQLAlchemy's statements leave in cycles; at the threshold of the start, 5 MiB of it would wait.
+            # For cycles left by SQLAlchemy's statements; at the threshold of the start, 5 MiB of them would wait.
             gc.set_threshold(2000, 5, 5)
             gc.enable()
             daemon.run()

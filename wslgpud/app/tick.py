@@ -43,7 +43,7 @@ _TOLD_TRAININGS = frozenset({MEMORY, "training_leak", "training_retries"})
 
 @dataclass
 class Tick:
-    """What the daemon repeats: moves each sample from the sensors to everything that uses it.
+    """Moves one sample after another from the sensors to everything that uses it.
 
     The server's threads are answered from ``latest``, which each tick replaces unless all is calm.
     """
@@ -136,7 +136,7 @@ class Tick:
         forgotten = () if run is not None and run.clean else ("peaks", "owned_peaks")
         for subject, lesson in self.store.learned.items():
             document = {name: value for name, value in lesson.document.items() if name not in forgotten}
-            with self._survived("reading what was learned about memory earlier"):
+            with self._survived("reading earlier lessons about memory"):
                 self.assessor.recall(subject, document, max(0.0, now_wall - lesson.wall))
 
     def keep_lessons(self, *, last: bool = False) -> None:

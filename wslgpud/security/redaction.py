@@ -1,4 +1,4 @@
-"""What may be shown on screens, in logs, messages, captures and the API: no secrets, no control characters.
+"""Keeps secrets and control characters out of screens, logs, messages, captures and the API.
 
 Secrets go in two ways. Values that the configuration declares secret are known: ``visible`` shows as much of them as
 declared, ``without`` removes them from a text. In foreign text (process titles, kernel lines, a server's answer) only
@@ -26,7 +26,7 @@ from wslgpud.words.units import printable
 #: How much of a value may be seen: all of it, only that it is set, the address of a URL, the program of a command; a
 #: person's name by everybody but strangers.
 Shown = Literal["all", "set", "address", "program", "person"]
-SECRET = "(secret)"  # noqa: S105 - what stands in its place
+SECRET = "(secret)"  # noqa: S105 - its replacement
 #: shorter parts of a known secret occur in ordinary words
 _SHORTEST = 4
 #: bounded, and anchored at the start of a word: a long line must not take quadratic time

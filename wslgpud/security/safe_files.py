@@ -1,8 +1,8 @@
 """Safe access to files and JSON that other users may have tampered with, and files closed to other users.
 
-Modes of what the daemon keeps are set, whatever the umask, and narrowed where too wide: only its owner reads a folder
-and its files; with the service's account, its group as well, whose members may read the history. What every user must
-be able to open (``control.sock``) has a mode of its own.
+Modes of the daemon's own files are set, whatever the umask, and narrowed where too wide: only its owner reads a folder
+and its files; with the service's account, its group as well, whose members may read the history. ``control.sock``, to
+which every user may connect, has a mode of its own.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def folder_mode(folder: Path) -> int:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a private folder if there is none, and what lies above it.
+    """Create a private folder if there is none, and the folders above it.
 
     One that exists is narrowed only if it has our name and owner: any other was made by somebody for other things, too.
     Raises OSError: it cannot be created.

@@ -6,6 +6,7 @@ It is described in ``openapi.json``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import platform
 import re
@@ -16,7 +17,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from wslgpud import __version__
 from wslgpud.advise.checkups import Findings
@@ -60,16 +61,14 @@ class Query:
     def __init__(self, text: str, known: Sequence[str]) -> None:
         """Parse a query. Raises Problem: it is malformed, or has a parameter that is not ``known``."""
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
+            self._values = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="strict")
         except ValueError as error:
             raise Problem(400, f"the query cannot be read: {error}") from error
-        self._values: dict[str, list[str]] = {}
-        for name, value in pairs:
+        for name in self._values:
             if name not in known:
                 near = nearest(name, known)
                 hint = f"did you mean {near}?" if near else f"known are: {', '.join(known) or 'none'}"
                 raise Problem(400, f"unknown parameter {name[:40]!r}; {hint}")
-            self._values.setdefault(name, []).append(value)
 
     def all(self, name: str) -> list[str]:
         return self._values.get(name, [])
@@ -162,7 +161,7 @@ def routes(
         Route("/api/v1/latest", lambda request: _latest(request, publisher)),
         Route("/api/v1/doctor", checked, waits=True),
         Route("/api/v1/self", lambda request: _own(request, publisher, store()), waits=True),
-        Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
+        Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes()), waits=True),
     ]
 
 
@@ -173,21 +172,20 @@ def live(publisher: Publisher, now: Callable[[str], Mapping[str, Any]]) -> Calla
     """
     #: id of this run of the daemon, by which the page detects a restart
     instance = secrets.token_hex(8)
-    #: by language, with the sequence of its sample; languages not requested cost nothing
-    rendered: dict[str, tuple[int | None, CachedDocument]] = {}
+
+    @functools.lru_cache(len(LANGUAGES))
+    def rendered(language: str, sequence: int | None) -> CachedDocument:
+        document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
+        if sequence is not None and (latest := publisher.latest) is not None:
+            document |= {"sequence": latest.sequence, **_times(latest), "values": values(latest.readings())}
+        return CachedDocument(dumps(document), "application/json")
 
     def answer(request: Request) -> Response:
-        language, latest = language_of(request), publisher.latest
-        sequence = latest.sequence if latest else None
-        if language not in rendered or rendered[language][0] != sequence:
-            document: dict[str, Any] = {"instance": instance, "host": socket.gethostname(), "status": now(language)}
-            if latest is not None:
-                document |= {"sequence": latest.sequence, **_times(latest), "values": values(latest.readings())}
-            rendered[language] = (sequence, CachedDocument(dumps(document), "application/json"))
         # The age is in a header, so that one text serves all; by the monotonic clock, because WSL's wall clock drifts
         # from that of the browser on Windows.
         age = {"Wslgpud-Age": f"{publisher.seconds_since_tick():.3f}"}
-        return rendered[language][1].answer(request, age)
+        sequence = publisher.latest.sequence if publisher.latest else None
+        return rendered(language_of(request), sequence).answer(request, age)
 
     return answer
 

@@ -1,4 +1,4 @@
-"""What can be done over the control socket, and not only read; and the one thing that the page can do."""
+"""Routes that change something: commands over the control socket, and the page's button *Seen*."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wslgpud.alerts.manager import ControlFile, Silence
 from wslgpud.host import Clock
 from wslgpud.model import StressResult
 from wslgpud.security import safe_files
-from wslgpud.security.shapes import MalformedError, Shape, number, of, record, text, uint
+from wslgpud.security.shapes import LATEST_WALL, MalformedError, Shape, number, of, record, text, uint
 from wslgpud.serve.api import Query, number_of
 from wslgpud.serve.router import Problem, Request, Response, Route, dumps, packed
 from wslgpud.store.records import MAX_RESULT_BYTES, stress_from_json
@@ -49,7 +49,8 @@ def alert_routes(control: ControlFile, clock: Clock) -> list[Route]:
 
     def silence(asked: Mapping[str, Any]) -> None:
         wall = clock.wall()
-        control.silence(Silence(asked["rule"], asked["resource"], wall + asked["seconds"]), wall)
+        until_wall = min(wall + asked["seconds"], LATEST_WALL)
+        control.silence(Silence(asked["rule"], asked["resource"], until_wall), wall)
 
     def acknowledge(asked: Mapping[str, Any]) -> None:
         control.acknowledge(asked["incident"], asked["seen_id"])
@@ -99,7 +100,7 @@ def command(
         try:
             document = safe_files.parsed(request.body or b"")
             if not shape(document):
-                raise MalformedError("it has not the form that it must have")
+                raise MalformedError("a field is missing or malformed")
             act(document)
         except ValueError as error:
             raise Problem(400, f"the document cannot be used: {error}") from error

@@ -123,7 +123,7 @@ class Connection(asyncio.Protocol):
         return request
 
     async def _event(self) -> Any:
-        """Wait for what the client sends next; NEED_DATA if it is gone."""
+        """Wait for the client's next event; NEED_DATA if it is gone."""
         while (event := self._wire.next_event()) is h11.NEED_DATA and not self._closing:
             if self._idle and self._wire.trailing_data[0]:
                 self._idle = False

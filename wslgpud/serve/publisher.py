@@ -140,7 +140,7 @@ def text_of(families: Iterable[MetricFamily], others: Iterable[Metric], text_for
 
 @functools.lru_cache(_MAX_NAMES)
 def _rendered(spec: MetricSpec, labels: Labels | None, text_format: str) -> str:
-    """Return the head of a family, or what precedes the value of its series.
+    """Return the head of a family, or a series of it up to its value.
 
     Raises ValueError: a series does not have exactly one value for each declared label.
     """
@@ -244,7 +244,7 @@ class Publisher:
     def _or_nothing(self, readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
         try:
             collected = list(readings())
-        except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
+        except Exception as error:  # noqa: BLE001 - an error in one part's metrics must not cost those of all others
             # Once, not at every scrape.
             if self._complaints.get(readings) != repr(error):
                 self._complaints[readings] = repr(error)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from wslgpud.model import Reading
 from wslgpud.serve.access import CHALLENGE, HostRule, Passwords, WebConfig, WebConfigFile, cross_origin
 from wslgpud.serve.publisher import HTTP_REQUESTS
 from wslgpud.sources.procfs import Peer
+from wslgpud.store import StoreError
 
 #: Sent with every response, unless it has its own.
 SECURITY_HEADERS = {
@@ -160,7 +160,7 @@ class Route:
     handler: Callable[[Request], Response]
     waits: bool = False
     heavy: bool = False
-    #: POST for what can be done and not only read, without a body unless this one is allowed
+    #: POST for a route that changes something, without a body unless this one is allowed
     method: str = "GET"
     max_body_bytes: int = 0
     #: only for root and the daemon's own user, on the Unix socket
@@ -176,21 +176,18 @@ class Threads:
     def __init__(self, count: int, name: str, max_of_client: int = MAX_WAITING) -> None:
         """Prepare; threads start when first needed. ``max_of_client`` is the limit of queued work per client."""
         self._max_of_client = max_of_client
-        self._of: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._waiting = threading.BoundedSemaphore(MAX_WAITING)
 
     async def run(self, work: Callable[[], _T], client: str = "") -> _T:
         """Return the result of ``work``. Raises Problem: the queue, or the share of ``client``, is full."""
-        if self._of[client] >= self._max_of_client or not self._waiting.acquire(blocking=False):
+        if self._waiting[client] >= self._max_of_client or self._waiting.total() >= MAX_WAITING:
             raise Problem(503, "too many requests are waiting; try again", {"Retry-After": "1"})
-        self._of[client] += 1
+        self._waiting[client] += 1
         try:
-            future = self._pool.submit(work)
-            future.add_done_callback(lambda _: self._waiting.release())
-            return await asyncio.wrap_future(future)
+            return await asyncio.wrap_future(self._pool.submit(work))
         finally:
-            self._of -= Counter((client,))
+            self._waiting -= Counter((client,))
 
     def close(self) -> None:
         """Accept no more work; do not wait for running work."""
@@ -222,6 +219,8 @@ class Router:
             response = refused.answer(request.path)
         except asyncio.TimeoutError:
             response = Problem(504, f"no answer within {HANDLER_SECONDS:g} s").answer(request.path)
+        except StoreError as error:  # not logged at each request: the store and the doctor report it
+            response = Problem(503, str(error)).answer(request.path)
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
             where = traceback.extract_tb(error.__traceback__)[-1]
             # A path may contain line breaks and terminal escapes, and this goes to the journal.
@@ -242,6 +241,7 @@ class Router:
         allowed = ("POST",) if route is not None and route.method == "POST" else ("GET", "HEAD")
         other_name = "this server does not answer to that host name; see server.allowed_hosts"
         own_page = "a page of another origin asked for this; open the page here, or use a program"
+        not_you, no_body = "only root and the daemon's user may do that", "a body of this length is not accepted here"
         for wrong, status, detail, headers in (
             # The first two: requests that a browser makes for another site's page.
             (not self._host_rule.allows(host), 421, other_name, {}),
@@ -250,13 +250,8 @@ class Router:
             # h11 limits only heads that come in several pieces
             (request.head_bytes > MAX_HEAD_BYTES, 431, f"more than {MAX_HEAD_BYTES} bytes of headers", close),
             (request.method not in allowed, 405, f"only {' and '.join(allowed)}", {"Allow": ", ".join(allowed)}),
-            (
-                route is not None and not route.admits(request.peer),
-                403,
-                "only root and the daemon's user may do that",
-                {},
-            ),
-            (request.has_body and request.body is None, 413, "no body, or not so long a one, is taken here", {}),
+            (route is not None and not route.admits(request.peer), 403, not_you, {}),
+            (request.has_body and request.body is None, 413, no_body, {}),
         ):
             if wrong:
                 raise Problem(status, detail, headers)
@@ -264,7 +259,7 @@ class Router:
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
             raise Problem(401, "user name and password required", CHALLENGE)
         if route is None:
-            raise Problem(404, "there is nothing here; /api/v1/openapi.json lists what there is")
+            raise Problem(404, "there is nothing here; /api/v1/openapi.json lists all paths of the API")
         if not route.waits and not route.heavy:
             return route.handler(request)
         threads = self._heavy if route.heavy else self._threads

@@ -1,4 +1,4 @@
-"""What every daemon answers: the page with its files and texts, ``/metrics``, health, the runbook, and the status.
+"""The routes of every daemon: the page with its files and texts, ``/metrics``, health, the runbook, and the status.
 
 The page's files are few and small, read once, sent gzipped, and revalidated by browsers.
 """

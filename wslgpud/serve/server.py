@@ -68,11 +68,6 @@ class HttpServer:
         address = self._settings.address
         return f"{scheme}://{_place('localhost' if is_unspecified(address) else address, self._port)}/"
 
-    @property
-    def guarded(self) -> bool:
-        web = self._web.current
-        return web.tls is not None or bool(web.users)
-
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Accept no more connections, give started answers ``timeout_seconds`` to finish, drop the rest."""
         if self._listener:
@@ -117,10 +112,10 @@ def _place(address: str, port: int) -> str:
 
 
 class LocalApi:
-    """The control socket, in the daemon's folder: the whole API for commands, and what only they can do.
+    """The control socket, in the daemon's folder: the whole API for commands, and orders that only they can give.
 
-    Any user may connect; the kernel says who it is. Where the server requires passwords or TLS, only root and the
-    daemon's own user are answered, so that ``wslgpud status`` needs no stored password. A program may keep its
+    Any user may connect; the kernel says who it is. Where the port is ``guarded`` (by a ``web.config.file``), only root
+    and the daemon's own user may read, so that ``wslgpud status`` needs no stored password. A program may keep its
     connection open for as long as it runs.
     """
 

@@ -127,7 +127,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
 
 
 def _level(forecast: Forecast, verdict: Verdict) -> Level:
-    """Return the level of a resource; what the verdict says of it holds in its row as well."""
+    """Return the level of a resource; the verdict's level of its subject holds in that row as well."""
     told = verdict.level if verdict.subject == forecast.resource else None
     return max(shown_level(forecast), told or Level.OK)
 
