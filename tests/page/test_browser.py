@@ -729,12 +729,13 @@ def test_light_or_dark_can_be_chosen_and_is_remembered(stage, look):
 
 def test_the_first_tab_leads_past_the_head(stage, look):
     machine(stage)
-    page = look().go()
+    page = look().go("daemon")
     ready(page)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
+    expect(page.locator("nav [aria-current]")).to_have_text("Daemon")
 
 
 def test_a_clock_that_was_set_back_does_no_harm(stage, look):

@@ -180,6 +180,8 @@ await change();
 route();
 // Only now: there is no view to draw while the texts load, and a slow machine loads them for seconds.
 addEventListener("hashchange", route);
+// Its address would lead to another view.
+place("skip").onclick = (event) => { event.preventDefault(); place("main").focus(); };
 addEventListener("theme", () => { ctx.charts.clear(); ctx.render(); });
 // The age keeps counting when samples stop.
 setInterval(() => { if (!document.hidden && connection() !== "live") ctx.render(); }, 1000);
