@@ -39,8 +39,10 @@ REPEAT_SECONDS = 600.0
 RETURN_SECONDS = 1800.0
 #: the longest that a tick waits for its rows to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
-#: rows that ``lately`` scans
+#: rows that ``lately`` and ``recent`` scan
 MAX_LATELY = 20
+#: how far back ``recent`` looks, and how many rows it lists
+RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
 #: incidents kept for the score
 _MAX_INCIDENTS = 2000
 #: silences, acknowledgements and seen losses, in the state folder, and the most entries of each
@@ -87,7 +89,14 @@ class AlertManager:
         # Closed ones are kept only for the score and for lost jobs, and so only those that count for these.
         self._past: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
         left: list[Incident] = []
-        for incident in grouped(rows):
+        earlier: deque[Transition] = deque(maxlen=MAX_LATELY)
+
+        def noted() -> Iterator[tuple[int, Transition]]:
+            for number, row in rows:
+                earlier.append(row)
+                yield number, row
+
+        for incident in grouped(noted()):
             left += [incident] if incident.closed_wall is None else []
             self._keep_past(incident)
             if is_momentary(incident.rule):
@@ -103,7 +112,8 @@ class AlertManager:
         self._silenced: set[tuple[str, int]] = set()  # rules and incidents of the alerts that a silence covers
         self._announced = False
         self._reports: deque[Transition] = deque()
-        self._lately: deque[Transition] = deque(maxlen=MAX_LATELY)
+        # The monotonic times of earlier runs mean nothing in this one.
+        self._lately = deque((replace(row, mono=-math.inf) for row in earlier), MAX_LATELY)
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         oldest = clock.wall() - settings.expire_hours * 3600.0
@@ -152,6 +162,11 @@ class AlertManager:
     def lately(self, seconds: float) -> list[Transition]:
         since = self._clock.mono() - seconds
         return [row for row in self._lately if row.mono >= since]
+
+    def recent(self) -> list[Transition]:
+        """Return the last rows of a day, those of earlier runs included, newest first."""
+        since_wall = self._clock.wall() - RECENT_SECONDS
+        return [row for row in reversed(self._lately) if row.wall >= since_wall][:MAX_RECENT]
 
     def reminders(self, channel: str) -> list[Payload]:
         """Return messages of open, unsilenced incidents at the channel's levels; from any thread."""

@@ -22,7 +22,7 @@ from wslgpud.risk import training_metrics
 from wslgpud.sampling.assessor import Assessor
 from wslgpud.serve import Publisher
 from wslgpud.serve.status import TickState, judged, status
-from wslgpud.store import Store, StoreError
+from wslgpud.store import Store
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, VerdictMetrics, blindness, decide
 from wslgpud.words import Translator, translator
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: how far back ``status`` looks for changes of level, and how many it lists
-RECENT_SECONDS, MAX_RECENT = 24 * 3600.0, 10
 #: a page asks every second, `wslgpud monitor` likewise; this long after the last question nobody is watching
 WATCHED_SECONDS = 10.0
 #: rules of which trainings are warned
@@ -70,15 +68,8 @@ class Tick:
         return status(self.latest, translator(language), recent)
 
     def status(self, language: str) -> dict[str, Any]:
-        """Return the same with recent announcements, newest first; reads the database."""
-        recent: list[Transition] = []
-        if (latest := self.latest) is not None:
-            try:
-                rows = self.store.reader.transitions(latest.snapshot.wall - RECENT_SECONDS, newest=MAX_RECENT)
-                recent = [row for _, row in reversed(rows)]
-            except StoreError as error:
-                # The store reports its own errors; requests must not fill the log with them.
-                log.debug("earlier announcements are unknown: %s", error)
+        """Return the same with recent announcements, newest first, and the page's address."""
+        recent = self.latest.recent if self.latest is not None else ()
         return {**self.now(language, recent), "url": self.url}
 
     def run(self) -> None:
@@ -119,8 +110,9 @@ class Tick:
         verdict = decide(snapshot.forecasts, standing, lately, blind=unread, lost=lost)
         self.verdicts.observe(verdict)
         paused_jobs = () if self.brake is None else self.brake.document()
-        runs, tally = self.nightly.runs(), self.alerts.tally()
-        self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, self.assessor.running())
+        runs, tally, recent = self.nightly.runs(), self.alerts.tally(), self.alerts.recent()
+        running = self.assessor.running()
+        self.latest = TickState(snapshot, verdict, standing, runs, tally, paused_jobs, running, recent)
         self.assessor.runs.warned = training_warnings(standing, snapshot, snapshot.forecasts)
         if self.returner is not None:
             with self._survived("giving page cache back"):

@@ -51,7 +51,8 @@ class TickState(NamedTuple):
     """The state after a tick.
 
     ``stress`` holds the stored runs, oldest first; ``tally`` counts warnings and false alarms;
-    ``paused_jobs`` are the jobs that the brake has paused, ``running`` the active runs.
+    ``paused_jobs`` are the jobs that the brake has paused, ``running`` the active runs; ``recent`` holds the latest
+    announcements, newest first.
     """
 
     snapshot: Snapshot
@@ -61,6 +62,7 @@ class TickState(NamedTuple):
     tally: Message | None = None
     paused_jobs: Sequence[Mapping[str, Any]] = ()
     running: Sequence[Mapping[str, Any]] = ()
+    recent: Sequence[Transition] = ()
 
 
 def status(latest: TickState | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "verdict": judged(WAITING, translator, 0.0),
         }
         return translator.document(started)
-    snapshot, verdict, incidents, stress, tally, paused_jobs, running = latest
+    snapshot, verdict, incidents, stress, tally, paused_jobs, running, _ = latest
     observation, swap = snapshot.observation, snapshot.observation.swap
     now = {forecast.resource: forecast for forecast in snapshot.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
