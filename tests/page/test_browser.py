@@ -501,6 +501,23 @@ def test_series_that_begin_later_are_listed_on_return(stage, look):
     expect(page.locator(".picker label")).to_have_count(1)
 
 
+def test_a_view_that_was_left_does_not_change_the_address(stage, look):
+    machine(stage)
+    page = look().go()
+    ready(page)
+    held = []
+    page.route("**/api/v1/series*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright takes no method
+    with page.expect_request("**/api/v1/series*"):
+        page.get_by_role("link", name="History").click()
+    page.get_by_role("link", name="Daemon").click()
+    eventually(lambda: page.evaluate("1") and held, "the request")
+    with page.expect_response("**/api/v1/series*"):
+        held[0].continue_()
+    page.evaluate("() => new Promise((done) => setTimeout(done, 200))")
+
+    expect(page).to_have_url(re.compile("#/daemon$"))
+
+
 def test_an_incident_shows_the_minutes_before_it(stage, look):
     stage.play(trace("ram-leak_linear-1"), 171)
     page = look().go("incidents")

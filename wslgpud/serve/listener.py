@@ -271,6 +271,7 @@ class Listener:
             self._drain_seconds = timeout_seconds
             self._loop.call_soon_threadsafe(self._accepting.cancel)
             self._thread.join(timeout_seconds + 1)
+        self._app.close()
 
     def _run(self) -> None:
         try:

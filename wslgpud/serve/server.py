@@ -73,7 +73,6 @@ class HttpServer:
         if self._listener:
             self._listener.stop(timeout_seconds)
             self._listener = None
-        self._app.close()
 
     def readings(self) -> Iterator[Reading]:
         if self._listener:
@@ -152,4 +151,3 @@ class LocalApi:
             self._listener.stop(1.0)
             self._listener = None
             self.path.unlink(missing_ok=True)
-        self._app.close()

@@ -33,7 +33,9 @@ export const history = {
   enter(ctx) {
     readAddress();
     if (state.series && !state.series.error) return load(ctx);
-    everySeries().then((found) => { state.series = found; load(ctx); }, (error) => { state.series = { error: error.message }; ctx.render(); });
+    const mine = ++state.generation;
+    const arrived = (series) => { if (mine === state.generation) { state.series = series; load(ctx); ctx.render(); } };
+    everySeries().then(arrived, (error) => arrived({ error: error.message }));
   },
 
   leave() {
@@ -120,13 +122,13 @@ function wanted() {
 
 /** Fetch the visible range; the old drawing stays, stretched, until it arrives. */
 async function load(ctx, quietly = false, push = false) {
+  if (!Array.isArray(state.series)) return;
   touched = Date.now();
   const mine = ++state.generation;
   if (state.last) {
     state.to = nowOf(ctx);
     state.from = state.to - state.last;
   }
-  if (!Array.isArray(state.series)) return;
   if (!quietly) writeAddress(push);
   const { from, to } = state;
   const groups = wanted();
