@@ -154,18 +154,37 @@ def test_keys_are_changed_where_they_stand_and_nothing_else_is(before: str, afte
     assert with_keys(before, "brake", {"on": True, "users": ["me"]}) == after
 
 
-def test_what_only_a_person_can_change_is_left_to_one() -> None:
-    with pytest.raises(ValueError, match=r"\[brake\] is written in a way that only a person can change"):
-        with_keys('[brake]\nafter_hold = """\non = 1\n"""\n', "brake", {"on": True})
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[brake]\nafter_hold = """\non = 1\n"""\n',
+        '[brake]\non = [\n "a"\n]\n',
+        "brake.on = false\n",
+        '[brake]\n"on" = 1\n',
+    ],
+    ids=["in a text", "over several lines", "dotted", "quoted"],
+)
+def test_what_only_a_person_can_change_is_left_to_one(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^\[brake\] is written in a way that only a person can change$"):
+        with_keys(text, "brake", {"on": True})
 
 
-def test_a_fault_elsewhere_in_a_file_is_named_by_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[alerts]\nurlz = 1\n", "unknown key alerts.urlz; did you mean alerts.urls?"),
+        ("brake = 3\n", "brake is a section; write [brake] and its keys below"),
+        ("[log]\nlevel = \n", "not valid TOML: Invalid value (at line 2, column 9)"),
+    ],
+)
+def test_a_fault_in_a_file_to_be_changed_is_named(tmp_path: Path, text: str, fault: str) -> None:
     file = tmp_path / "wslgpud.toml"
-    file.write_text("[alerts]\nurlz = 1\n")
-    with pytest.raises(ConfigError, match=rf"^{file}: unknown key alerts\.urlz; did you mean alerts\.urls\?$"):
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
         change(file, "brake", {"on": True})
 
-    assert file.read_text() == "[alerts]\nurlz = 1\n"
+    assert str(caught.value) == f"{file}: {fault}"
+    assert file.read_text() == text
 
 
 def test_a_changed_file_keeps_its_mode_and_a_new_one_is_private(tmp_path: Path) -> None:

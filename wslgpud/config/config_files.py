@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,12 @@ def with_keys(text: str, section: str, values: Mapping[str, Any]) -> str:
         else:
             own.insert(0, line)
     changed = "\n".join([*lines[:begin], *own, *lines[end:]]) + "\n"
-    before, after = tomllib.loads(text), tomllib.loads(changed)
+    before = tomllib.loads(text)
     wanted = {**before, section: {**before.get(section, {}), **values}}
-    if after != wanted:
-        raise ValueError(f"[{section}] is written in a way that only a person can change")
-    return changed
+    with suppress(tomllib.TOMLDecodeError):  # of our own making, as by a list over several lines
+        if tomllib.loads(changed) == wanted:
+            return changed
+    raise ValueError(f"[{section}] is written in a way that only a person can change")
 
 
 def _key_of(line: str) -> str:
@@ -82,6 +84,7 @@ def change(file: Path, section: str, values: Mapping[str, Any]) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("{file}: {reason}", file=str(file), reason=cause(error)) from error
     try:
+        load(file, {}, text=text)  # its own faults first, by the lines that people see in it
         changed = with_keys(text, section, values)
         load(file, {}, text=changed)
         if facts is None:
