@@ -185,8 +185,8 @@ class Stage:
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.reader.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(snapshot.forecasts, standing, lately, blind=blindness(snapshot), lost=self.lost)
-        latest = TickState(snapshot, verdict, standing, stress, running=self.running)
-        self.known = lambda language: status(latest, translator(language), recent)
+        latest = TickState(snapshot, verdict, standing, stress, running=self.running, recent=recent)
+        self.known = lambda language: status(latest, translator(language))
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)

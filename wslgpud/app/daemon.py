@@ -158,7 +158,7 @@ class Daemon:
                 publisher.add_collector(part.readings)
         publisher.add_collector(lambda: store_metrics.readings(store.stats()))
         table = [
-            *base_routes(publisher, tick.status),
+            *base_routes(publisher, tick.now),
             *api.routes(publisher, tick.now, store.stats, doctor_runner.last),
             commands.seen_route(alerts.see),
             *api_history.routes(publisher, catalogue(), lambda: store.reader, place.host),

@@ -62,15 +62,10 @@ class Tick:
     _asked_mono: float = field(default=-math.inf, init=False)
     _bugs: dict[str, str] = field(default_factory=dict, init=False)
 
-    def now(self, language: str, recent: Sequence[Transition] = ()) -> dict[str, Any]:
+    def now(self, language: str) -> dict[str, Any]:
         """Return the current state as JSON, in a language; never blocks."""
         self._asked_mono = time.monotonic()
-        return status(self.latest, translator(language), recent)
-
-    def status(self, language: str) -> dict[str, Any]:
-        """Return the same with recent announcements, newest first, and the page's address."""
-        recent = self.latest.recent if self.latest is not None else ()
-        return {**self.now(language, recent), "url": self.url}
+        return {**status(self.latest, translator(language)), "url": self.url}
 
     def run(self) -> None:
         """Take one sample; ``assessor.delay_seconds`` says when the next is due."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -65,10 +65,10 @@ class TickState(NamedTuple):
     recent: Sequence[Transition] = ()
 
 
-def status(latest: TickState | None, translator: Translator, recent: Iterable[Transition] = ()) -> dict[str, Any]:
+def status(latest: TickState | None, translator: Translator) -> dict[str, Any]:
     """Return the state after a tick (None: before the first), rendered in a language.
 
-    Keys with unknown values are absent. ``recent`` holds the latest announcements, newest first.
+    Keys with unknown values are absent.
     """
     if latest is None:
         started = {
@@ -77,7 +77,7 @@ def status(latest: TickState | None, translator: Translator, recent: Iterable[Tr
             "verdict": judged(WAITING, translator, 0.0),
         }
         return translator.document(started)
-    snapshot, verdict, incidents, stress, tally, paused_jobs, running, _ = latest
+    snapshot, verdict, incidents, stress, tally, paused_jobs, running, recent = latest
     observation, swap = snapshot.observation, snapshot.observation.swap
     now = {forecast.resource: forecast for forecast in snapshot.forecasts}
     names = {"ram": translator.t("RAM + swap")} if swap and swap.total else {}
