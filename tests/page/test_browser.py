@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -166,6 +168,24 @@ def test_a_lost_job_stays_on_top_until_it_is_seen(stage, look):
     expect(page.locator(".verdict.killed")).to_have_count(0)
     assert stage.seen == [9]
     assert looking.complaints == []
+
+
+def test_why_a_lost_job_cannot_be_noted_as_seen_is_said(stage, look):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stage.see = full
+    stage.server.stop()
+    stage.serve(stage.port)
+    machine(stage)
+    lost = {"incident": 9, "headline": "train.py was killed", "at": NOON, "seen": "ack 9"}
+    stage.verdict = {"en": {"level": "ok", "state": "killed", "headline": "Memory is fine", "lost": lost}}
+    page = look().go()
+    with page.expect_response("**/api/v1/seen/9"):
+        page.get_by_role("button", name="Seen").click()
+    machine(stage)
+
+    expect(page.locator(".verdict.killed")).to_contain_text("that cannot be kept: No space left on device")
 
 
 def test_in_a_crisis_no_card_changes_its_place(stage, look):

@@ -17,6 +17,8 @@ const MAX_RESOURCES = 12;
 const seeded = new Set();
 /** Incidents whose lost job was seen here: the next sample says it too. */
 const seen = new Set();
+/** Why the daemon could not note the last one. */
+let refusal = null;
 
 export const overview = {
   key: "overview",
@@ -123,13 +125,14 @@ function banner(verdict, tally) {
     sign("killed"), h("h1", {}, h("span", { class: "unseen" }, label("level", "killed"), ": "), lost.headline),
     h("p", {}, h("a", { href: `#/incidents/${lost.incident}` }, t("Incident {id}", { id: lost.incident })),
       lost.more ? [" · ", h("a", { href: "#/incidents" }, lost.more)] : null, " ",
-      h("button", { type: "button", class: "small", title: lost.seen, onclick: () => acknowledge(lost.incident) }, t("Seen"))));
+      h("button", { type: "button", class: "small", title: lost.seen, onclick: () => acknowledge(lost.incident) }, t("Seen")), refusal ? [" ", refusal] : null));
   return state === "killed" ? [killed, now] : [now, killed];
 }
 
 async function acknowledge(incident) {
   seen.add(incident);
-  await markSeen(incident).catch(() => seen.delete(incident)); // the next sample shows it again
+  refusal = null;
+  await markSeen(incident).catch((error) => { seen.delete(incident); refusal = error.message; }); // the next sample shows it again
 }
 
 /** The first sentence of an advice, and the others. */
