@@ -109,10 +109,12 @@ def test_a_lost_job_comes_first_unless_something_is_wrong_now(level, state):
         ("/build", 7, "kill -INT 7"),
         ("/build", None, "echo 3840M | sudo tee /sys/fs/cgroup/build/memory.max"),
         ("/a b;c", None, "echo 3840M | sudo tee '/sys/fs/cgroup/a b;c/memory.max'"),
+        ("/", None, ""),
     ],
 )
 def test_where_no_culprit_is_sure_a_groups_limit_is_raised(path, pid, command):
-    group = Forecast(f"cgroup:{path}", Level.WARNING, GIB // 4, 3 * GIB, who="make", who_pid=pid, cause="growth")
+    sizes = {"headroom_bytes": GIB // 4, "capacity_bytes": 6 * GIB, "memory_limit_bytes": 3 * GIB}
+    group = Forecast(f"cgroup:{path}", Level.WARNING, **sizes, who="make", who_pid=pid, cause="growth")
 
     assert decide([group], []).command == command
     assert decide([replace(group, level=Level.OK)], []).command == ""
@@ -140,6 +142,13 @@ def test_the_victim_is_the_one_that_the_kernel_names():
     ended = Transition(NOW - 3.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), killed)
 
     assert str(decide([killed], [], [kill, ended]).message).startswith("python3 train.py (pid 8932) was killed")
+
+
+def test_of_two_kills_the_later_one_names_the_victim():
+    killed = replace(ROOMY, cause="killed", window_seconds=3.0)
+    first, last = (replace(kill(Level.CRITICAL), facts={"who": who}) for who in ("ld (pid 2)", "cc1plus (pid 3)"))
+
+    assert str(decide([killed], [], [first, last]).message).startswith("cc1plus (pid 3) was killed 3 s ago")
 
 
 def kill(level: Level) -> Transition:
@@ -215,6 +224,14 @@ def test_why_memory_cannot_be_read_is_what_its_source_says():
     assert said("absent", "no NVIDIA GPU here", name="gpu") == {}
     assert said("late", "no answer", name="gpu", seconds=10.0) == {}, "a sleeping card may take that long"
     assert said("late", "no answer", name="gpu", seconds=10.1) == {"gpu": "no answer"}
+
+
+def test_memory_that_nothing_judges_is_unknown_and_never_ok():
+    failed = SourceReport("risk", "failed", Sample(), 0.0, 0.0, "internal error: KeyError: 1")
+    verdict = decide([], [], blind=blindness(Snapshot(NOW, 0.0, 1, (failed,))))
+
+    assert verdict.level is None
+    assert str(verdict.message) == "The state of memory cannot be judged: internal error: KeyError: 1"
 
 
 def test_ram_is_not_judged_without_what_is_available():

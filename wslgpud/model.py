@@ -207,6 +207,7 @@ class Forecast:
     in_windows: MessageLike = ""  # its programs on a card
     steps_alike: bool = False  # the last two were as large as the next
     swap_free_bytes: int | None = None  # part of the headroom
+    memory_limit_bytes: int | None = None  # of a cgroup, whose capacity includes its swap
 
 
 #: the rule of the risk engine; all others are in ``alerts/rules.py``
@@ -311,9 +312,8 @@ class Expected:
 class Observation:
     """One sample as the risk engine sees it, live or in ``wslgpud replay``; every part may be missing.
 
-    ``gap_expected``: the gap since the last sample is known not to be a stall (a suspended VM, a restart).
     ``exhausted`` names resources on which an allocation has just failed ("gpu" where the card is unknown), ``late`` the
-    kinds of resources (ram, gpu, cgroup) that could not be read in time; ``windows`` is Windows' available memory.
+    kinds of resources (ram, gpu, cgroup, windows) that could not be read in time.
     """
 
     t: float
@@ -325,11 +325,11 @@ class Observation:
     processes: tuple[ProcessSample, ...] = ()
     cgroups: tuple[CgroupState, ...] = ()
     wsl: bool = False
-    gap_expected: bool = False
+    gap_expected: bool = False  # the gap since the last sample is no stall (a suspended VM, a restart)
     exhausted: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
-    windows: RamState | None = None
+    windows: RamState | None = None  # its available memory
     containers: Mapping[str, int] | None = None  # bytes by session of WSL's containers, outside this VM
 
 

@@ -18,7 +18,7 @@ from wslgpud.alerts.messages import text_now, with_victim
 from wslgpud.alerts.rules import BRAKE, DRIVER_GONE, OOM_KILL, UNCLEAN_END
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
-from wslgpud.risk import forecast_messages
+from wslgpud.risk import forecast_messages, risk_metrics
 from wslgpud.risk.levels import BLIND, ENDINGS, shown_level
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.memory import MEMINFO, MemorySource
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
     that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
     ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
     has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about the kill.
-    ``limit_bytes`` is that of a group.
+    ``limit_bytes`` is the memory limit of a group.
     """
 
     level: Level | None
@@ -96,8 +96,8 @@ class Verdict(NamedTuple):
             return ""
         if self.pid is not None and isinstance(self.who, str):
             return f"kill -INT {self.pid}"
-        kind, _, path = self.subject.partition(":")
-        if kind != "cgroup" or not self.limit_bytes:
+        path = self.subject.removeprefix("cgroup:")
+        if not self.limit_bytes or path == "/":  # a container's own limit can only be raised from outside
             return ""
         file = shlex.quote(f"/sys/fs/cgroup{path}/memory.max")
         return f"echo {self.limit_bytes * 5 // 4 >> 20}M | sudo tee {file}"
@@ -121,7 +121,7 @@ def decide(
     """Return the verdict on the current forecasts and open incidents; acknowledged ones do not count.
 
     ``lately`` holds the announcements of the last minutes, newest last; ``blind`` says why the memory of "ram" or "gpu"
-    cannot be read; ``lost`` is a job whose loss nobody has seen yet.
+    cannot be read, or the "engine" cannot judge any; ``lost`` is a job whose loss nobody has seen yet.
     """
     verdict = _decided(forecasts, standing, lately, blind)
     if lost is not None and verdict.cause in ("killed", "refused"):
@@ -174,7 +174,9 @@ def unwatched(now: Verdict) -> Verdict:
 
 
 def _never_read(forecasts: Sequence[Forecast], blind: Mapping[str, MessageLike]) -> Iterator[Verdict]:
-    """Yield the memory of which not even an old figure is known."""
+    """Yield the memory of which not even an old figure is known, nor what the figures mean."""
+    if "engine" in blind:
+        yield Verdict(None, say("The state of memory cannot be judged: {why}", why=blind["engine"]))
     if "ram" in blind and not any(forecast.resource == "ram" for forecast in forecasts):
         yield Verdict(None, say("The machine's memory cannot be read: {why}", why=blind["ram"]))
     if "gpu" in blind and not any(forecast.resource.startswith("gpu") for forecast in forecasts):
@@ -182,12 +184,14 @@ def _never_read(forecasts: Sequence[Forecast], blind: Mapping[str, MessageLike])
 
 
 def blindness(snapshot: Snapshot) -> dict[str, MessageLike]:
-    """Return why a tick could not read the memory of "ram" or "gpu".
+    """Return why a tick could not read the memory of "ram" or "gpu", or the "engine" could judge none.
 
     A GPU that is absent is no fault; one whose first answer takes seconds is late by more than its driver's start.
     """
     health = {report.name: report for report in snapshot.reports if report.health != "ok"}
-    reasons = {}
+    reasons: dict[str, MessageLike] = {}
+    if engine := health.get(risk_metrics.REPORT):
+        reasons["engine"] = engine.error
     if ram := health.get(MemorySource.name):
         reasons["ram"] = ram.error or ram.health
     elif snapshot.value(MEMINFO["MemTotal"]) is not None and snapshot.value(MEMINFO["MemAvailable"]) is None:
@@ -208,9 +212,10 @@ def _urgency(candidate: tuple[Verdict, float | None]) -> tuple[float, bool, floa
 def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], cause: str = "") -> Verdict:
     """Return the verdict of one forecast; ``numbers`` are those of the open incidents."""
     what, where = (forecast_messages.headline(forecast), forecast_messages.advice(forecast)), forecast.resource
-    number = numbers.get((BLIND, _read_by(where)) if forecast.cause == BLIND else (MEMORY, where))
+    unread = forecast.cause == BLIND and _read_by(where)
+    number = numbers.get((BLIND, unread) if unread else (MEMORY, where))
     verdict = Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
-    return verdict._replace(limit_bytes=forecast.capacity_bytes * where.startswith("cgroup:"))
+    return verdict._replace(limit_bytes=forecast.memory_limit_bytes or 0)
 
 
 def _read_by(resource: str) -> str:
@@ -234,8 +239,8 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         # Memory filled within a second or two ends in a kill before any warning is possible.
         unwarned = row.rule == OOM_KILL and row.new > Level.OK and now.cause == "killed"
         if unwarned or (row.rule == MEMORY and row.new == Level.OK):
-            kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
-            ended = with_victim(now, kill)
+            kills = (r for r in reversed(lately) if r.rule == OOM_KILL and r.resource == row.resource)
+            ended = with_victim(now, next((r for r in kills if r.new > Level.OK), None))
             return _of_forecast(ended, Level.OK, numbers, ended.cause if ended.cause in ENDINGS else "over")
     # The engine still looks for a trend; meanwhile a card, or RAM with swap, of which nothing is left is not fine. A
     # cgroup is: files fill it.

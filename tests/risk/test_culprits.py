@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
@@ -135,8 +138,9 @@ def test_growth_is_measured_over_at_least_five_seconds() -> None:
 
 
 def test_swapped_out_memory_still_counts_as_held_by_a_process() -> None:
+    new = replace(process(2, 600 * MIB, "node x.js"), start_ticks=2)
     first = Observation(t=0.0, processes=(process(1, 900 * MIB),))
-    swapped = Observation(t=10.0, processes=(process(1, 900 * MIB, swap=400 * MIB), process(2, 600 * MIB, "node x.js")))
+    swapped = Observation(t=10.0, processes=(process(1, 900 * MIB, swap=400 * MIB), new))
 
     assert lost(first, swapped).who == "node x.js (pid 2)"
 
@@ -295,3 +299,42 @@ def test_an_unknown_program_that_freed_most_of_a_card_has_ended() -> None:
     assert not Grower().just_ended(room(0.59, card()), seen, settings)
     assert not Grower().just_ended(room(0.6, card(GpuProcess(7, "python", GIB))), seen, settings)
     assert not Grower().just_ended(room(0.6), seen, settings)
+
+
+def test_a_gap_in_the_list_blames_nobody_for_all_it_holds() -> None:
+    seen = [Observation(t=5.0 * i, ram=ram(), processes=listed) for i, listed in enumerate(leak_beside_a_big_one())]
+    unknown = [replace(one, processes=()) if 5.0 <= one.t <= 10.0 else one for one in seen]
+
+    assert lost(*seen, rate=20 * MIB).who == lost(*unknown, rate=20 * MIB).who == "leak.py (pid 2)"
+
+
+def leak_beside_a_big_one() -> Iterator[tuple[ProcessSample, ...]]:
+    for i in range(5):
+        yield process(1, 5 * GIB), process(2, (100 + 100 * i) * MIB, "leak.py")
+
+
+def test_returning_to_the_list_is_not_growth_by_all_one_holds() -> None:
+    """Of many workers of about one size, now these and now those are among the listed ones."""
+    workers = [replace(process(pid, GIB + pid * MIB), start_ticks=pid) for pid in range(1, 30)]
+    listed = [tuple(workers[(7 * i + n) % len(workers)] for n in range(12)) for i in range(16)]
+    seen = [Observation(t=2.0 * i, ram=ram(shmem=200 * i * MIB), processes=some) for i, some in enumerate(listed)]
+
+    assert str(lost(*seen).who) == "files in /dev/shm or tmpfs"
+
+
+def test_who_was_too_small_to_be_listed_is_named_once_grown() -> None:
+    others = tuple(replace(process(pid, 100 * MIB, "bash"), start_ticks=pid) for pid in range(1, 7))
+    small = replace(process(9, 2 * GIB, "leak.py"), start_ticks=3)
+    before, now = Observation(t=0.0, processes=others), Observation(t=10.0, processes=(small, *others))
+
+    assert lost(before, now, rate=200 * MIB) == Culprit("leak.py (pid 9)", "process", 194.8 * MIB, 0.974, 9)
+
+
+def test_under_wsl2_nobody_ends_while_processes_are_unknown() -> None:
+    grower, room = Grower(), Room("gpu0", "GPU-1", TOTAL, TOTAL, gpu=GpuSample(0, "GPU-1", "card", TOTAL, 0))
+    grower.note(Culprit("train.py (pid 1)", "guess", pid=1))
+    unknown = Observation(t=1.0, wsl=True)
+
+    assert not grower.just_ended(room, unknown, RiskSettings())
+    assert not grower.just_ended(room, replace(unknown, processes=(process(1, GIB),)), RiskSettings())
+    assert grower.just_ended(room, replace(unknown, processes=(process(2, GIB),)), RiskSettings())

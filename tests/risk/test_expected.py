@@ -1,6 +1,7 @@
 """A command whose peak would not fit is warned of before it takes the memory, one that fitted is not."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -276,3 +277,21 @@ def test_growth_is_doubted_where_a_command_came_this_far_before(
     peaks, room = running(peak, held, headroom)
 
     assert [*peaks.calm(room).values()] == ([2] if calm else [])
+
+
+def test_a_command_that_holds_nothing_of_a_card_yet_is_expected():
+    """Found under WSL2, where a program that has only opened the card is listed with 0 bytes."""
+    engine, wants = RiskEngine(users_known=True), []
+    for second in range(180):
+        life, second_of_life = divmod(second, 60)
+        runs, held = second_of_life < 40, GIB * min(8, second_of_life if life == 2 else second_of_life + 1)
+        train = ProcessSample(100 + life, 1, "python", 4 * GIB, 0, uid=1000, command="python train.py")
+        card = GpuSample(0, "GPU-1", "card", 16 * GIB, held if runs else 0)
+        card = replace(card, processes=(GpuProcess(train.pid, "python", held),) if runs else ())
+        ram = RamState(TOTAL * GIB, (16 if runs else 20) * GIB)
+        engine.observe(Observation(float(second), ram, processes=(train, SHELL) if runs else (SHELL,), gpus=(card,)))
+        room = Room("gpu0", "GPU-1", 16 * GIB - held, 16 * GIB, gpu=card)
+        wish = engine._commands.wish(float(second), room, ())
+        wants.append(wish and wish.rest_bytes // GIB)
+
+    assert wants[118:124] == [None, None, 8, 8, 6, 6]

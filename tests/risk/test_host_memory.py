@@ -1,5 +1,6 @@
 """A Windows host takes memory back from WSL, writes it to its page file, or has none left."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,29 @@ def test_an_alarm_about_a_silent_windows_ends():
     for t in range(290, 420):
         changes += engine.observe(Observation(t=float(t), ram=RamState(8 * GIB, 6 * GIB))).changes
     assert (changes[-1].resource, changes[-1].new) == ("windows", Level.OK)
+
+
+def test_an_alarm_about_a_windows_that_fails_to_answer_stays():
+    engine, changes = RiskEngine(), []
+    for seen in leaking(until=290.0):
+        changes += engine.observe(seen).changes
+    raised = changes[-1].new
+    for t in range(290, 600):
+        seen = Observation(t=float(t), ram=RamState(8 * GIB, 6 * GIB), late=("windows",))
+        found = engine.observe(seen)
+        changes += found.changes
+    _, windows = found.forecasts
+    assert changes[-1].new == raised
+    assert (windows.level, windows.cause, windows.age_seconds) == (raised, "blind", 319.0)
+
+
+def test_without_an_alarm_a_silent_windows_is_not_missed():
+    engine = RiskEngine()
+    calm = [replace(one, windows=one.windows and RamState(16 * GIB, 12 * GIB)) for one in leaking()]
+    silent = [Observation(t=300.0 + t, ram=RamState(8 * GIB, 6 * GIB), late=("windows",)) for t in range(200)]
+    seen = [engine.observe(one) for one in (*calm, *silent)]
+    assert not any(one.changes for one in seen)
+    assert [forecast.resource for forecast in seen[-1].forecasts] == ["ram"]
 
 
 def test_memory_taken_back_counts_as_gone_for_a_while():

@@ -45,8 +45,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-#: no recording has programs of Windows
-FIELDS = [known for known in dataclasses.fields(Forecast) if known.name != "in_windows"]
+#: no recording has programs of Windows, and the limit of a group never changes
+FIELDS = [known for known in dataclasses.fields(Forecast) if known.name not in {"in_windows", "memory_limit_bytes"}]
 
 
 def forecast(one: Forecast) -> Any:

@@ -197,3 +197,9 @@ def test_where_the_driver_knows_a_program_its_word_is_ignored():
         return GpuProcess(7, "python3", int(used * GIB)), GpuProcess(8, "python3", 2 * GIB)
 
     assert answered(*(telling(4 + t / 10, 9 + t, *listed(2 + t / 10)) for t in range(45))) == "python3 7.py (pid 7)"
+
+
+def test_a_gap_in_the_list_of_processes_makes_nobody_a_newcomer():
+    working = [seen(float(t), process(7, t)) for t in range(0, 40, 2)]
+    unknown = [replace(one, processes=()) if 10 <= one.t < 20 else one for one in working]
+    assert blamed(*working) == blamed(*unknown) == "probably python3 7.py (pid 7), 50 %"

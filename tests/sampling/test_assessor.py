@@ -123,8 +123,17 @@ def test_an_engine_bug_costs_neither_samples_nor_next_forecast(monkeypatch, capl
     assert [message for message in caplog.messages if "please report this" in message] == said
     assert len(said) == 1, "at once, and once"
     assert "training" not in {r.name for r in mended.reports}
-    assert "internal error: ZeroDivisionError" in reports[0].error
+    assert "internal error: ZeroDivisionError" in str(reports[0].error)
     assert mended.forecasts
+
+
+def test_an_engine_that_fails_is_reported_with_its_last_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watching() as machine:
+        worked = machine.clock.wall()
+        monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
+        report = next(one for one in machine.next_tick().reports if one.name == "risk")
+
+    assert (report.health, report.last_success_wall) == ("failed", worked)
 
 
 def test_probable_vram_exhaustion_is_an_event_naming_who_ended(monkeypatch: pytest.MonkeyPatch) -> None:

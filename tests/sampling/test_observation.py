@@ -154,8 +154,9 @@ def test_an_unresponsive_source_is_named_by_its_resource():
         SourceReport("gpu", "failed", Sample(), 5.0, 0.6),
         SourceReport("cgroups", "absent", Sample(), 5.0, 0.6),
         SourceReport("disk", "late", Sample(), 5.0, 0.6),
+        SourceReport("windows", "failed", Sample(), 5.0, 15.0),
     ]
-    assert observation_of(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")
+    assert observation_of(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu", "windows")
 
 
 def test_windows_values_are_matched_to_a_card_by_its_name():

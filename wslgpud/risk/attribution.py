@@ -45,6 +45,13 @@ class _Snapshot(NamedTuple):
     processes: Sequence[ProcessSample]
     ram: RamState | None
     containers: Mapping[str, int] | None
+    newest_ticks: int  # start of the newest process in this list or an earlier one
+
+    @property
+    def unlisted_bytes(self) -> int:
+        """The most that a process held which the list, half of it simply the biggest, did not name."""
+        sizes = sorted(process.held_bytes for process in self.processes)
+        return sizes[len(sizes) // 2] if sizes else 0
 
 
 def _grown(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> tuple[int, str]:
@@ -124,13 +131,16 @@ class Attribution:
             return
         if not observation.processes and observation.ram is None:
             return
-        snapshots.append(_Snapshot(t, observation.processes, observation.ram, observation.containers))
+        started = (process.start_ticks for process in observation.processes)
+        newest = max(started, default=0)
+        newest = max(newest, snapshots[-1].newest_ticks) if snapshots else newest
+        snapshots.append(_Snapshot(t, observation.processes, observation.ram, observation.containers, newest))
         if thin(snapshots) and t - snapshots[0].t > MAX_SECONDS:
             del snapshots[0]
 
     def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
         """Return the cause of the loss of RAM and swap (bytes per second) over the last ``window`` seconds."""
-        before = self._before(now.t - max(window, 5.0))
+        before = self._before(now.t - max(window, 5.0), listed=bool(now.processes))
         if before is None or lost_rate <= 0:
             return NOBODY
         seconds = now.t - before.t
@@ -138,7 +148,9 @@ class Attribution:
         held = {process.key: process.held_bytes for process in before.processes}
         groups: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
-            grown = process.held_bytes - held.get(process.key, 0)
+            # One that ran already has not grown by all that it holds, only because the list did not name it.
+            least = before.unlisted_bytes if 0 < process.start_ticks <= before.newest_ticks else 0
+            grown = process.held_bytes - held.get(process.key, least)
             if grown > 0:
                 groups.setdefault(short_name(process), []).append((grown, process))
         sums = Counter({name: sum(grown for grown, _ in members) for name, members in groups.items()})
@@ -182,9 +194,11 @@ class Attribution:
             return Culprit(say("WSL's containers ({session})", session=session), "containers", lost_rate * held, held)
         return Culprit(say("programs of Windows"), "windows", lost_rate * rest, rest)
 
-    def _before(self, t: float) -> _Snapshot | None:
-        earlier = [snapshot for snapshot in self._snapshots if snapshot.t <= t]
-        return earlier[-1] if earlier else self._snapshots[0] if len(self._snapshots) > 1 else None
+    def _before(self, t: float, *, listed: bool = False) -> _Snapshot | None:
+        """Return what was known by then, or first; ``listed`` leaves out moments without a list of processes."""
+        known = [snapshot for snapshot in self._snapshots if snapshot.processes or not listed]
+        earlier = [snapshot for snapshot in known if snapshot.t <= t]
+        return earlier[-1] if earlier else known[0] if len(known) > 1 else None
 
 
 #: A program's pid and name; 0 for one of another namespace, below that for one of Windows.
@@ -340,11 +354,11 @@ class Grower:
         if self._culprit is NOBODY:
             # A driver that shows no programs: one that freed nearly all of a card has ended.
             return card is not None and not card.processes and room.share >= settings.recovered_headroom
-        if card is None and not observation.processes:
-            return False
-        listed = () if card is None else card.processes
         # Under WSL2 the driver lists no programs and so does not show their end: Linux does.
-        if any(p.pid == self._culprit.pid for p in listed or observation.processes):
+        running = (() if card is None else card.processes) or observation.processes
+        if not running and (card is None or observation.wsl):
+            return False
+        if any(p.pid == self._culprit.pid for p in running):
             self._gone_t = math.inf
             return False
         first = self._gone_t == math.inf

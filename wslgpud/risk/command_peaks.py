@@ -1,10 +1,9 @@
 """Peaks of earlier runs: warns of a command whose usual peak will not fit before it takes the memory.
 
 Peaks are remembered by user and command (program and script, as the process list shows it): another user's run of the
-same name proves nothing. Arguments are not part of it, so a
-run may need less than the last one: the expected peak is the lowest of all remembered runs, and two runs must agree. A
-run that ended out of memory needed at least its last use. For commands under ``wslgpud guard``, the observation
-includes their expected peak.
+same name proves nothing. Arguments are not part of it, so a run may need less than the last one: the expected peak is
+the lowest of all remembered runs, and two runs must agree. A run that ended out of memory needed at least its last use.
+For commands under ``wslgpud guard``, the observation includes their expected peak.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from wslgpud.model import Expected, Observation, ProcessSample
+from wslgpud.model import Expected, Observation
 from wslgpud.risk.attribution import full_name
 from wslgpud.risk.headroom import Room, gpu_key
-from wslgpud.risk.owners import FREED, Holders, Owner
+from wslgpud.risk.owners import FREED, SNAPSHOT_SECONDS, Holders, Owner
 
 #: Runs of a command: the lowest peak counts, and more would only lower it.
 KEPT_RUNS = 5
@@ -27,8 +26,6 @@ KEPT_COMMANDS = 50
 KEPT_ALTOGETHER = 200
 #: A month: what a program needs changes with its versions and data.
 KEPT_SECONDS = 30 * 24 * 3600.0
-#: Every other second, as the list of processes is read at most that often.
-LOOK_SECONDS = 1.9
 #: Share of a resource's capacity below which peaks are ignored.
 MIN_SHARE = 0.05
 #: A run that takes this many times as long, and a minute, to reach the others' peak is not comparable.
@@ -75,7 +72,6 @@ class CommandPeaks:
         self.document: dict[str, Any] = {}
         self._runs: dict[Owner, list[_Run]] = {}
         self._lives: dict[Owner, _Life] = {}
-        self._seen: tuple[ProcessSample, ...] = ()
         self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
         #: at the last look: headroom by resource's key, and what each command held of it
@@ -92,10 +88,8 @@ class CommandPeaks:
             for command, life in self._lives.items():
                 if self._held[command].get(key, 0) >= MIN_SHARE * self._capacity.get(key, 0):
                     self._keep(command, t, life, killed=True)
-        # Processes are read every few seconds and unchanged in between. An empty list means unknown.
-        new = observation.processes and observation.processes is not self._seen
-        if new and t - self._seen_t >= LOOK_SECONDS:
-            self._seen, self._seen_t = observation.processes, t
+        if holders.fresh and t - self._seen_t >= SNAPSHOT_SECONDS:
+            self._seen_t = t
             self._capacity.update((room.key, room.capacity) for room in rooms)
             self._follow(t, holders, {room.key: room.headroom for room in rooms})
 
@@ -184,7 +178,7 @@ class CommandPeaks:
             if t - life.began > LATE * max(run.seconds for run in runs) + LATE_SECONDS:
                 continue
             peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
-            if peak > life.peaks[key]:
+            if peak > life.peaks.get(key, 0):  # a program that has only opened the card holds nothing yet
                 yield (life.pid, ExpectedPeak(peak - held[key], full_name(command.program, life.pid), peak))
 
     def _believed(self, key: str, size: int) -> bool:

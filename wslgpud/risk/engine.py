@@ -141,9 +141,11 @@ class RiskEngine:
                 continue
             age, before, tracker = t - last.t, last.forecast, self._trackers[last.key]
             held, late = age <= self.settings.hold_seconds, name.startswith(observation.late)
+            if name == WINDOWS:  # it is asked every few seconds, and not missed while all is well
+                late = late and not held and before.level > Level.OK
             if last.key in here:
                 yield name, last._replace(forecast=_unfounded(before, "gone", Level.OK, age))
-            elif late or name == "ram" or (name == WINDOWS and held):  # Windows is asked every few seconds
+            elif late or name == "ram" or (name == WINDOWS and held):
                 level = tracker.hysteresis.level
                 if name == "ram" and held and not observation.gap_expected:
                     level = tracker.miss(t, pressure)
@@ -294,6 +296,7 @@ class RiskEngine:
             spilled_bytes=reported.spilled_bytes or None if reported else None,
             steps_alike=reported is not None and reported.alike,
             swap_free_bytes=room.swap_free,
+            memory_limit_bytes=room.memory_limit,
             in_windows=windows_programs(room.gpu.in_windows) if reported and room.gpu else "",
         )
 

@@ -38,6 +38,7 @@ class Room(NamedTuple):
     gpu: GpuSample | None = None
     limit_hits: int | None = None  # how often a cgroup hit its limit
     swap_free: int | None = None  # bytes of the headroom that are swap
+    memory_limit: int | None = None  # of a cgroup, without its swap
 
     @property
     def share(self) -> float:
@@ -138,7 +139,8 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
         headroom += room if swap_free is None else min(room, swap_free)
         capacity += group.swap_limit
     name = f"cgroup:{group.path}"
-    return Room(name, name, max(0, headroom), capacity, capacity > group.limit, limit_hits=group.max_events_total)
+    found = Room(name, name, max(0, headroom), capacity, swap=capacity > group.limit)
+    return found._replace(limit_hits=group.max_events_total, memory_limit=group.limit)
 
 
 def rooms(observation: Observation, learned_ceilings: Mapping[str, int], ram_total: int = 0) -> Iterator[Room]:

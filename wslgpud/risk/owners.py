@@ -313,15 +313,11 @@ class CardSuspects:
 
     def __init__(self) -> None:
         self._looks: list[_Look] = []
-        self._processes: Sequence[ProcessSample] = ()
 
     def push(self, now: Observation, gpu: GpuSample) -> None:
-        """Record a list of processes; ignore one that has not been read afresh."""
-        if now.processes is self._processes:
-            return
-        self._processes = now.processes
+        """Record what the processes have done since the last list; an empty one means unknown."""
         cpu_seconds = {process.key: process.cpu_seconds or 0.0 for process in _suspects(now, gpu)}
-        if not self._looks or cpu_seconds != self._looks[-1].cpu_seconds:
+        if now.processes and (not self._looks or cpu_seconds != self._looks[-1].cpu_seconds):
             self._looks.append(_Look(now.t, cpu_seconds))
             del self._looks[:-MAX_LOOKS]
 

@@ -9,6 +9,9 @@ from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, gauge, info
 from wslgpud.model import Forecast, Level, Reading
 from wslgpud.risk.levels import BLIND
 
+#: name of the report that carries them
+REPORT = "risk"
+
 _of_resource = partial(gauge, names=(RESOURCE_NAMES,))
 
 LEVEL = _of_resource("risk_level", "Level of risk: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.", "resource")

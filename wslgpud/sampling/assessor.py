@@ -22,7 +22,7 @@ from wslgpud.sampling import noted_runs
 from wslgpud.sampling.cardinality import CardinalityLimiter
 from wslgpud.sampling.observation import observation_of
 from wslgpud.sampling.sampler import SOURCES, Sampler
-from wslgpud.words import TEMPLATES
+from wslgpud.words import TEMPLATES, MessageLike, say
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,9 @@ class Assessor:
         self._trained = EMPTY
         self._tests = CardsUnderTest(host, config.stress, self.runs.trust)
         self._limiter = CardinalityLimiter()
-        self._engine_error = ""
+        self._engine_error: MessageLike = ""
         self._engine_failures = 0
+        self._engine_success_wall: float | None = None
         self._lessons: dict[str, dict[str, Any]] = {}
         self._lessons_mono = host.clock.mono()
         self._pace = SamplingPace(config.sampling)
@@ -185,11 +186,12 @@ class Assessor:
         """Run the engine. A bug in it costs its memory, never the samples, the metrics or the page."""
         clock = self.host.clock
         began = clock.mono()
-        error = ""
+        error: MessageLike = ""
         try:
             assessment = self._engine.observe(observation, wall)
+            self._engine_success_wall = clock.wall()
         except Exception as bug:
-            error = f"internal error: {type(bug).__name__}: {bug}"
+            error = say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
             if error != self._engine_error:
                 log.exception("the risk engine failed and is restarted; please report this")
             assessment, self._engine = Assessment((), ()), RiskEngine(users_known=True)
@@ -203,13 +205,13 @@ class Assessor:
         for event in events:
             log.info("%s", event.message)
         return assessment, SourceReport(
-            "risk",
+            risk_metrics.REPORT,
             "failed" if error else "ok",
             Sample(readings, events=events),
             began,
             clock.mono() - began,
             error,
-            None if error else clock.wall(),
+            self._engine_success_wall,
             self._engine_failures,
         )
 

@@ -10,13 +10,19 @@ from typing import Any, TypeVar
 
 from wslgpud import model
 from wslgpud.metrics import MetricSpec
+from wslgpud.risk.headroom import WINDOWS
 from wslgpud.sources import cgroups, cpu, gpu, memory, windows, wsl
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import SeriesRef
 
 #: modules whose metrics it is made of, besides samples of GPUs and processes
 _OBSERVED = (memory.MemorySource, memory.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
-_KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
+_KINDS = {
+    memory.MemorySource.name: "ram",
+    gpu.GpuSource.name: "gpu",
+    cgroups.CgroupSource.name: "cgroup",
+    windows.WindowsSource.name: WINDOWS,
+}
 
 
 #: returns the known values of a metric by their labels
