@@ -19,10 +19,10 @@ from unittest import mock
 from tests.bench.scoring import Score, Truth, truth_beside
 from wslgpud.model import Level
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.level_tracker import LevelTracker
 from wslgpud.risk.levels import Hysteresis
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.trace import read_trace
-from wslgpud.risk.tracker import Tracker
 
 SHIFTS = (-0.10, -0.06, -0.03, 0.0, 0.03, 0.06, 0.10, 0.20)
 SEEDS = range(200, 212)
@@ -46,14 +46,14 @@ def families():
 def evidence(observations):
     """Run the engine; return the inputs of its levels, by resource and sample."""
     engine, seen = RiskEngine(), {}
-    judge = Tracker._judge
+    judge = LevelTracker._judge
 
     def noting(tracker, t, share, dangers, **more):
         period = tracker.peaks.period_seconds
         seen.setdefault(tracker, []).append((t, share, list(dangers), tracker._interval, more, period))
         return judge(tracker, t, share, dangers, **more)
 
-    with mock.patch.object(Tracker, "_judge", noting):
+    with mock.patch.object(LevelTracker, "_judge", noting):
         for observation in observations:
             engine.observe(observation)
     names = {last.key: name for name, last in engine._last.items()}
@@ -62,7 +62,7 @@ def evidence(observations):
 
 def levels(rows, settings):
     """Repeat the last step of the engine; return the changes of level."""
-    tracker, changes = Tracker(settings, 1), []
+    tracker, changes = LevelTracker(settings, 1), []
     tracker.hysteresis = Hysteresis(settings)
     for t, share, dangers, interval, more, period in rows:
         tracker._interval, before = interval, tracker.hysteresis.level

@@ -10,11 +10,11 @@ from wslgpud.model import MEMORY, Forecast, Level, Observation, RamState, Transi
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution, windows_programs
 from wslgpud.risk.command_peaks import CommandPeaks, ExpectedPeak
 from wslgpud.risk.headroom import WINDOWS, BalloonedMemory, Ceilings, Failure, Room, gpu_key, gpu_used, rooms
+from wslgpud.risk.level_tracker import CAPACITY_TOLERANCE, RATE_SECONDS, Circumstances, LevelTracker, ResourceState
 from wslgpud.risk.levels import BLIND, COUNTDOWNS, ENDINGS, Danger, Hysteresis, ending_facts, probabilities
 from wslgpud.risk.owners import Holders
 from wslgpud.risk.scarcity import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.tracker import CAPACITY_TOLERANCE, RATE_SECONDS, Circumstances, ResourceState, Tracker
 
 MAX_RESOURCES = 256
 CULPRIT_SECONDS = 5.0
@@ -72,7 +72,7 @@ class RiskEngine:
         """Take the thresholds, and whether processes name their users; else that begins with the first which does."""
         self.settings = settings or RiskSettings()
         self._holders = Holders(known=users_known)
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, LevelTracker] = {}
         self._pressure = PressureMeter()
         self._attribution = Attribution()
         self._gpu_attribution: dict[str, GpuAttribution] = {}
@@ -170,12 +170,12 @@ class RiskEngine:
                 facts = ending_facts(forecast, wall)
                 yield Transition(wall, t, name, MEMORY, old, forecast.level, forecast=forecast, facts=facts)
 
-    def _tracker(self, room: Room, t: float) -> Tracker:
+    def _tracker(self, room: Room, t: float) -> LevelTracker:
         tracker = self._trackers.get(room.key)
         if tracker is None:
             if len(self._trackers) >= MAX_RESOURCES:
                 self._drop_oldest()
-            tracker = self._trackers[room.key] = Tracker(self.settings.of(room.resource), room.capacity)
+            tracker = self._trackers[room.key] = LevelTracker(self.settings.of(room.resource), room.capacity)
             if room.key in self._recalled:
                 tracker.recall(t, *self._recalled.pop(room.key))
         elif abs(tracker.capacity - room.capacity) > CAPACITY_TOLERANCE * room.capacity:
@@ -252,7 +252,12 @@ class RiskEngine:
         self._recalled[key] = (document, age_seconds)
 
     def _forecast(
-        self, observation: Observation, room: Room, tracker: Tracker, view: ResourceState, wish: ExpectedPeak | None
+        self,
+        observation: Observation,
+        room: Room,
+        tracker: LevelTracker,
+        view: ResourceState,
+        wish: ExpectedPeak | None,
     ) -> Forecast:
         danger, reported, culprit, peak = view.danger, view.reported, NOBODY, None
         if reported is not None and reported.cause == "expected" and wish is not None:
@@ -300,7 +305,7 @@ class RiskEngine:
             in_windows=windows_programs(room.gpu.in_windows) if reported and room.gpu else "",
         )
 
-    def _culprit(self, observation: Observation, room: Room, tracker: Tracker, danger: Danger) -> Culprit:
+    def _culprit(self, observation: Observation, room: Room, tracker: LevelTracker, danger: Danger) -> Culprit:
         """Find the culprit: costlier than everything else, so the answer is cached for a while."""
         window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
         if not rate:  # without a steady growth: use the window of the rate

@@ -315,10 +315,9 @@ class Envelope:
         for growth in self._seen:
             if growth is not None:
                 # Lindy's rule for its size, and again for its pause if it pauses.
-                window, gain, rate, pace, height, _, _ = growth
-                alive = max(0.0, 1.0 - self.still_seconds / window)
-                likely = alive * alive * gain / (gain + headroom)
-                found.append(Growth(window, gain, rate, pace, height, likely, headroom / rate))
+                alive = max(0.0, 1.0 - self.still_seconds / growth.window_seconds)
+                likely = alive * alive * growth.gain / (growth.gain + headroom)
+                found.append(growth._replace(probability=likely, eta_seconds=headroom / growth.rate))
         return found
 
 

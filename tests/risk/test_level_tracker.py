@@ -9,10 +9,10 @@ import pytest
 
 from wslgpud.model import Level
 from wslgpud.risk.headroom import Room
+from wslgpud.risk.level_tracker import Circumstances, LevelTracker, ResourceState
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.scarcity import Pressure
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.tracker import Circumstances, ResourceState, Tracker
 
 OK, INFO, WARNING, CRITICAL, EMERGENCY = Level
 SIZE = 100_000
@@ -21,22 +21,22 @@ STALLED = Pressure(stalled=True)
 
 
 def update(
-    tracker: Tracker, t: float, left: float, around: Circumstances = NOTHING, hits: int | None = None
+    tracker: LevelTracker, t: float, left: float, around: Circumstances = NOTHING, hits: int | None = None
 ) -> ResourceState:
     """Take a sample with this share left."""
     return tracker.update(t, Room("ram", "ram", round(left * SIZE), SIZE, swap=True, limit_hits=hits), around)
 
 
-def at_rest(left: float = 0.2, until: int = 10, every: float = 1.0) -> Tracker:
+def at_rest(left: float = 0.2, until: int = 10, every: float = 1.0) -> LevelTracker:
     """Return a tracker after samples of a resource at rest."""
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     for i in range(until + 1):
         update(tracker, i * every, left)
     return tracker
 
 
 def test_a_countdown_runs_down_while_the_estimate_agrees() -> None:
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     shown = [
         tracker.countdown(float(t), eta, 0.7 * eta, 1.4 * eta)
         for t, eta in enumerate(40.0 - t + (3.0 if t % 2 else -3.0) for t in range(20))
@@ -48,7 +48,7 @@ def test_a_countdown_runs_down_while_the_estimate_agrees() -> None:
 
 
 def test_the_rate_is_the_loss_over_about_a_minute() -> None:
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     assert tracker.rate is None
     update(tracker, 0.0, 0.9)
     assert tracker.rate is None
@@ -64,7 +64,7 @@ def test_a_sample_is_overdue_after_6_intervals_or_3_seconds() -> None:
         assert tracker.gap(tracker.t + usual - 0.01) == 0.0
         assert tracker.gap(tracker.t + usual + 0.01) == pytest.approx(usual + 0.01)
     assert at_rest(until=0).gap(1000.0) == 0.0, "nothing is usual yet"
-    assert Tracker(RiskSettings(), SIZE).gap(1000.0) == 0.0
+    assert LevelTracker(RiskSettings(), SIZE).gap(1000.0) == 0.0
 
 
 def test_the_usual_interval_adapts_to_a_new_one_by_a_fifth() -> None:
@@ -153,7 +153,7 @@ def test_in_an_alarm_a_missing_sample_alone_is_a_stall() -> None:
 
 
 def hitting(hits: Iterable[tuple[float, int | None]], left: float = 0.08) -> Level:
-    tracker, level = Tracker(RiskSettings(), SIZE), OK
+    tracker, level = LevelTracker(RiskSettings(), SIZE), OK
     for t, count in hits:
         level = update(tracker, t, left, hits=count).level
     return level
@@ -181,7 +181,7 @@ def test_a_group_at_its_limit_gets_a_warning_at_any_sample_rate(every: float) ->
 
 def climbing(swap: bool, every: float = 0.5, until: float = 0.2, of: str = "gpu0") -> ResourceState:
     """Return the state after half of the resource was taken at two per cent a second."""
-    tracker, samples = Tracker(RiskSettings().of(of), SIZE), round(25 / every)
+    tracker, samples = LevelTracker(RiskSettings().of(of), SIZE), round(25 / every)
     for i in range(samples):
         room = Room("ram", "ram", round((until + 0.02 * every * (samples - i)) * SIZE), SIZE, swap=swap)
         tracker.update(i * every, room, NOTHING)
@@ -200,7 +200,7 @@ def test_growth_has_a_middle_estimate_between_early_and_late() -> None:
 
 
 def test_the_early_estimate_follows_faster_growth_at_once() -> None:
-    tracker, estimates = Tracker(RiskSettings(), SIZE), {}
+    tracker, estimates = LevelTracker(RiskSettings(), SIZE), {}
     for t in range(220):
         state = update(tracker, float(t), 0.9 - 0.001 * min(t, 200) - 0.02 * max(0, t - 200))
         if state.danger is not None:
@@ -227,7 +227,7 @@ def test_on_a_card_or_with_rare_samples_warnings_come_earlier() -> None:
 @pytest.mark.parametrize(("every", "left"), [(0.5, 0.209), (2.5, 0.213), (5.5, 0.219), (20.0, 0.219)])
 def test_loss_until_the_next_sample_counts_for_5_seconds_at_most(every: float, left: float) -> None:
     def level(end: float) -> Level:
-        tracker = Tracker(RiskSettings(), SIZE)
+        tracker = LevelTracker(RiskSettings(), SIZE)
         for n in range(round(200 / every), -1, -1):
             room = Room("gpu0", "GPU-1", round((end + 0.002 * every * n) * SIZE), SIZE)
             state = tracker.update(-n * every, room, NOTHING)
@@ -256,7 +256,7 @@ def test_memory_that_is_back_long_after_a_kill_has_to_stay() -> None:
 
 
 def test_what_was_learned_is_kept_for_a_resource_of_that_size() -> None:
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     for t in range(60):
         update(tracker, float(t), 0.8 - 0.5 * (t % 20) / 19)
     document = tracker.document()
@@ -264,7 +264,7 @@ def test_what_was_learned_is_kept_for_a_resource_of_that_size() -> None:
     assert len(document["peaks"]) >= 2
 
     def recalled(size: float) -> bool:
-        other = Tracker(RiskSettings(), round(size))
+        other = LevelTracker(RiskSettings(), round(size))
         other.recall(0.0, document, 10.0)
         return bool(other.document())
 
@@ -279,7 +279,7 @@ def test_what_was_learned_is_kept_for_a_resource_of_that_size() -> None:
 def test_growth_goes_on_through_a_gap_but_not_through_a_suspend(
     lost: float, *, gap_expected: bool, window: float
 ) -> None:
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     for t in range(101):
         update(tracker, float(t), 0.9 - 0.004 * t)
     state = update(tracker, 160.0, 0.5 - lost, Circumstances(gap_expected=gap_expected))
@@ -300,7 +300,7 @@ def test_an_alarm_outlasts_a_suspend_of_its_machine(*, gap_expected: bool, level
 
 @pytest.mark.parametrize(("swing", "lasts"), [(0.35, 90), (0.0, 61)])
 def test_a_sawtooth_alarm_does_not_end_between_two_teeth(swing: float, lasts: int) -> None:
-    tracker = Tracker(RiskSettings(), SIZE)
+    tracker = LevelTracker(RiskSettings(), SIZE)
     for t in range(500):
         update(tracker, float(t), 0.95 - swing * (t % 100) / 99)
     assert update(tracker, 500.0, 0.2, Circumstances(pressure=Pressure(0.3))).level == WARNING

@@ -1,4 +1,4 @@
-"""State and outlook of one resource."""
+"""The level of one resource, decided from sample to sample, and its outlook."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Circumstances(NamedTuple):
     owners_known: bool = False  # else everything counts as one owner's
 
 
-class Tracker:
+class LevelTracker:
     """One resource: its history at all scales, its harmless peaks, its culprit, and its level.
 
     ``culprit`` was determined at ``culprit_t``; ``warned``: there has been a warning.
