@@ -41,6 +41,12 @@ def test_programs_without_a_pid_are_not_compared_with_each_other():
     assert blamed(*[(desktop, trainer)] * 10).kind == "unknown"
 
 
+def test_a_list_that_was_not_read_once_makes_nobody_a_newcomer():
+    seen = [(GpuProcess(7, "python", 8 * GIB), GpuProcess(9, "leak", GIB + t * GIB // 10)) for t in range(10)]
+    assert blamed(*seen).who == "leak (pid 9)"
+    assert blamed(*seen[:7], (), *seen[8:]).who == "leak (pid 9)"
+
+
 def test_without_memory_per_process_the_newest_is_only_suspected():
     old, new = GpuProcess(7, "Xwayland", None), GpuProcess(0, "python", None)
     culprit = blamed(*[(old,)] * 5, *[(old, new)] * 5)

@@ -91,6 +91,10 @@ LEAK = Forecast(
             "python3 train.py (pid 8932) was killed 23 s ago; 14 of 24 GiB free again",
         ),
         (
+            replace(LEAK, level=Level.OK, cause="freed", window_seconds=23.0),
+            "python3 train.py (pid 8932) gave its memory back 23 s ago; 14 of 24 GiB free again",
+        ),
+        (
             replace(LEAK, level=Level.OK, cause="freed", who="", window_seconds=23.0),
             "RAM is fine again: 14 of 24 GiB free",
         ),
@@ -195,7 +199,7 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
         (replace(LEAK, cause="steps"), "~43 s left"),
         (replace(LEAK, cause="pressure"), "growing +17 MiB/s"),
         (replace(LEAK, cause="full", level=Level.OK, headroom_bytes=0), "full"),
-        (replace(LEAK, level=Level.OK, cause="freed", rate_bytes_per_second=0.0), "ended 20 s ago"),
+        (replace(LEAK, level=Level.OK, cause="freed", rate_bytes_per_second=0.0), "given back 20 s ago"),
         (replace(LEAK, level=Level.OK, cause="refused", rate_bytes_per_second=None), "allocation failed 20 s ago"),
         (replace(LEAK, headroom_bytes=0), "full"),
         (replace(LEAK, level=Level.OK, cause="killed", rate_bytes_per_second=-7.0 * GIB), "killed 20 s ago"),

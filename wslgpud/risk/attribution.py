@@ -276,9 +276,9 @@ class GpuAttribution:
         self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
-        """Record one sample, and forget processes that have ended."""
+        """Record one sample, and forget processes that have ended; an empty list may be one that was not read."""
         present = _holders(gpu)
-        for gone in [holder for holder in self._since if holder not in present]:
+        for gone in [holder for holder in self._since if present and holder not in present]:
             del self._since[gone]
             self._held.pop(gone, None)
             self._unlisted.pop(gone, None)
@@ -338,7 +338,10 @@ class GpuAttribution:
 
 @dataclass(slots=True)
 class Grower:
-    """The last to grow on a resource: once it has ended, the likely victim of a kill."""
+    """The last to grow on a resource: once it has ended, the likely victim of a kill.
+
+    A list of the biggest processes also loses one that lives and gave its memory back, so that is all that is said.
+    """
 
     _culprit: Culprit = NOBODY
     _gone_t: float = math.inf
