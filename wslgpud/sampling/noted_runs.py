@@ -88,28 +88,31 @@ _PLAIN = {
 def readings(notes: Iterable[Noted], snapshot: Snapshot, forecasts: Iterable[Forecast]) -> Iterator[Reading]:
     """Yield the figures of trainings, and how long the memory of each lasts given the forecasts' headroom."""
     headroom = {forecast.resource: forecast.headroom_bytes for forecast in forecasts}
-    cards = {gpu.uuid: f"gpu{gpu.index}" for gpu in snapshot.gpus}
-    only = next(iter(cards.values())) if len(cards) == 1 else ""
+    resources = {"ram": "ram"} | {name: f"gpu{gpu.index}" for name, gpu in _by_name(snapshot.gpus).items()}
     for note in notes:
         if note.document["kind"] != "training":
             continue
         process = (str(note.who.pid), str(note.document["what"]))
         yield from (Reading(spec, note.document[name], process) for name, spec in _RUN.items() if name in note.document)
         for memory in note.document["memory"]:
-            name = memory["name"]
-            if resource := name if name == "ram" else cards.get(name) or ("" if name else only):
+            if resource := resources.get(memory["name"]):
                 yield from _of(memory, (*process, resource), headroom.get(resource), note.document)
+
+
+def _by_name(gpus: tuple[GpuSample, ...]) -> dict[str, GpuSample]:
+    """Return the GPUs by the names that trainings have for them; a training need not name the only one."""
+    return {gpu.uuid: gpu for gpu in gpus} | ({"": gpus[0]} if len(gpus) == 1 else {})
 
 
 def claimed(notes: Iterable[Noted], gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
     """Return the GPUs with the memory that trainings report for themselves; none can report for another process."""
-    cards = {gpu.uuid: gpu.uuid for gpu in gpus} | ({"": gpus[0].uuid} if len(gpus) == 1 else {})
+    cards = _by_name(gpus)
     programs: dict[str, list[GpuProcess]] = {}
     for note in notes:
         for memory in note.document["memory"] if note.document["kind"] == "training" else ():
-            if (uuid := cards.get(memory["name"])) and "reserved" in memory:
+            if (card := cards.get(memory["name"])) and "reserved" in memory:
                 program = GpuProcess(note.who.pid, str(note.document["what"]), memory["reserved"])
-                programs.setdefault(uuid, []).append(program)
+                programs.setdefault(card.uuid, []).append(program)
     return tuple(replace(gpu, self_reported=tuple(programs[gpu.uuid])) if gpu.uuid in programs else gpu for gpu in gpus)
 
 
