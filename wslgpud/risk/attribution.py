@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -264,40 +264,39 @@ def _suspected(suspect: Suspect) -> Culprit:
     return Culprit(who, "guess", pid=process.pid)
 
 
+@dataclass(slots=True)
+class _Use:
+    """A program's VRAM: since when it is listed, what it may have held before, and (time, bytes) since then."""
+
+    since: float
+    unlisted: int = 0
+    history: list[tuple[float, int]] = field(default_factory=list)
+
+
 class GpuAttribution:
     """Keeps the VRAM of each process on one GPU, where the driver reports it, and which processes exist."""
 
     def __init__(self) -> None:
-        self._held: dict[_Holder, list[tuple[float, int]]] = {}
-        self._since: dict[_Holder, float] = {}
+        self._uses: dict[_Holder, _Use] = {}
         self._in_windows: tuple[GpuProcess, ...] = ()
-        self._unlisted: dict[_Holder, int] = {}
         self._measured = False
         self.suspects = CardSuspects()
 
     def push(self, t: float, gpu: GpuSample) -> None:
         """Record one sample, and forget processes that have ended; an empty list may be one that was not read."""
         present = _holders(gpu)
-        for gone in [holder for holder in self._since if present and holder not in present]:
-            del self._since[gone]
-            self._held.pop(gone, None)
-            self._unlisted.pop(gone, None)
-        measured = gpu.demoted_bytes is not None
-        if measured and not self._measured:  # whoever is first seen now may have held it all along
-            self._unlisted |= {key: used for key, used in present.items() if used and key not in self._since}
-        self._measured = measured
-        for program in gpu.in_windows:
-            if (holder := (_IN_WINDOWS, program.name)) not in self._since:
-                self._unlisted[holder] = _unlisted_bytes(self._in_windows, program)
+        if present:
+            self._uses = {holder: use for holder, use in self._uses.items() if holder in present}
+        before, self._measured = self._measured, gpu.demoted_bytes is not None
+        # Whoever is first seen when measuring begins may have held it all along.
+        unlisted = {holder: used or 0 for holder, used in present.items()} if self._measured and not before else {}
+        unlisted |= {(_IN_WINDOWS, one.name): _unlisted_bytes(self._in_windows, one) for one in gpu.in_windows}
         self._in_windows = gpu.in_windows or self._in_windows
         for holder, used in present.items():
-            self._since.setdefault(holder, t)
-            if used is None:
-                continue
-            history = self._held.setdefault(holder, [])
-            if not history or t - history[-1][0] >= 1.0:
-                history.append((t, used))
-                thin(history)
+            use = self._uses.setdefault(holder, _Use(t, unlisted.get(holder, 0)))
+            if used is not None and (not use.history or t - use.history[-1][0] >= 1.0):
+                use.history.append((t, used))
+                thin(use.history)
 
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return the cause of this GPU's loss of memory (bytes per second) over ``window`` seconds, if known."""
@@ -307,9 +306,10 @@ class GpuAttribution:
         for holder, used in present.items():
             if used is None:
                 continue
-            then_t, then = start, self._unlisted.get(holder, 0)
-            if self._since.get(holder, t) <= start and (history := self._held.get(holder)):
-                then_t, then = next((point for point in history if point[0] >= start), history[-1])
+            use = self._uses.get(holder, _Use(t))
+            then_t, then = start, use.unlisted
+            if use.since <= start and use.history:
+                then_t, then = next((point for point in use.history if point[0] >= start), use.history[-1])
             if used - then > most:
                 best, most, seconds = holder, float(used - then), t - then_t
         rate = most / seconds
@@ -320,7 +320,7 @@ class GpuAttribution:
         if hidden and window > 0 and (suspect := self.suspects.likeliest(now, gpu, window)) is not None:
             return _suspected(suspect)
         if silent:
-            newest = max(silent, key=lambda holder: self._since.get(holder, t))
+            newest = max(silent, key=lambda holder: self._uses.get(holder, _Use(t)).since)
             return Culprit(_holder_name(newest, now), "guess", pid=newest[0] or None).likely
         if any(pid != _IN_WINDOWS for pid, _ in present):
             return Culprit(say("the desktop or an unlisted process"), "unknown")
