@@ -157,6 +157,22 @@ def test_alarms_of_three_killed_groups_end_one_by_one() -> None:
     assert found == [(130.0, "cgroup:/g0"), (135.0, "cgroup:/g1"), (140.0, "cgroup:/g2")]
 
 
+@pytest.mark.parametrize(("own_hits", "cause"), [(0, ""), (1, "killed")], ids=["inner limit", "own limit"])
+def test_a_group_around_a_killed_container_is_not_exhausted(own_hits: int, cause: str) -> None:
+    engine = RiskEngine()
+    for t in range(16):
+        killed = int(t == 15)
+        groups = (
+            CgroupState("/user", 16 * GIB, 4 * GIB, oom_kills_total=killed, max_events_total=killed * own_hits),
+            CgroupState("/user/box", 2 * GIB, 1 * GIB, oom_kills_total=killed, max_events_total=killed),
+        )
+        vm = VmState(oom_kills_total=killed)
+        seen = engine.observe(Observation(t=float(t), ram=RamState(32 * GIB, 20 * GIB), cgroups=groups, vm=vm))
+
+    causes = {forecast.resource: forecast.cause for forecast in seen.forecasts}
+    assert (causes["cgroup:/user"], causes["cgroup:/user/box"]) == (cause, "killed")
+
+
 def test_who_is_stopped_by_its_owner_ends_the_alarm_at_once_too() -> None:
     engine = RiskEngine()
     play(engine, leak(seconds=125))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from wslgpud.risk.settings import RiskSettings
 
 MAX_RESOURCES = 256
 CULPRIT_SECONDS = 5.0
+#: a kill in a cgroup this long after a hit of its own limit is due to it: the kernel tries to reclaim in between
+HIT_SECONDS = 10.0
 ETAS = ("eta_early_seconds", "eta_seconds", "eta_late_seconds")
 #: Key under which command peaks are stored, next to the lessons of resources.
 COMMANDS = "commands"
@@ -80,6 +83,9 @@ class RiskEngine:
         self._commands = CommandPeaks()
         self._taken = BalloonedMemory()
         self._kills: dict[str, int] = {}
+        #: by cgroup, how often its own limit was hit, and when this last rose
+        self._limit_hits: dict[str, int] = {}
+        self._last_hit: dict[str, float] = {}
         self._last: dict[str, _Last] = {}
         self._ram: RamState | None = None
         self._recalled: dict[str, tuple[Mapping[str, Any], float]] = {}
@@ -186,25 +192,37 @@ class RiskEngine:
         """Forget the resource seen longest ago: cgroups come and go."""
         key = min(self._trackers, key=lambda key: self._trackers[key].t)
         del self._trackers[key]
-        self._kills.pop(key, None)
+        for of_resources in (self._kills, self._limit_hits, self._last_hit):
+            of_resources.pop(key, None)
         self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
         """Yield resources with an OOM kill since the last observation."""
-        groups = ((f"cgroup:{group.path}", group.oom_kills_total) for group in observation.cgroups)
-        killed = [name for name, count in groups if self._has_risen(name, count)]
-        yield from killed
+        killed = False
+        for group in observation.cgroups:
+            key, hits = f"cgroup:{group.path}", group.max_events_total
+            if self._has_risen(self._limit_hits, key, hits):
+                self._last_hit[key] = observation.t
+            # Kills in a group count in those around it as well, whose own limit need not have been hit.
+            hit = hits is None or observation.t - self._last_hit.get(key, -math.inf) <= HIT_SECONDS
+            if self._has_risen(self._kills, key, group.oom_kills_total):
+                killed = True
+                if hit:
+                    yield key
         ram = self._trackers.get("ram")
-        more = self._has_risen("ram", observation.vm.oom_kills_total if observation.vm is not None else None)
+        more = self._has_risen(
+            self._kills, "ram", observation.vm.oom_kills_total if observation.vm is not None else None
+        )
         # A kill in a limited cgroup also counts in the machine's total.
         if more and not killed and ram and ram.headroom < self.settings.pressure_headroom * ram.capacity:
             yield "ram"
 
-    def _has_risen(self, name: str, kills: int | None) -> bool:
-        if kills is None:
+    @staticmethod
+    def _has_risen(last: dict[str, int], key: str, count: int | None) -> bool:
+        if count is None:
             return False
-        before, self._kills[name] = self._kills.get(name, kills), kills
-        return kills > before
+        before, last[key] = last.get(key, count), count
+        return count > before
 
     def _refused(self, observation: Observation) -> Iterator[str]:
         """Yield the keys of resources on which an allocation has just failed; among several cards, the likeliest."""

@@ -245,7 +245,8 @@ class GpuSource(Source):
         library = self.config.sampling.nvml_library
         if self._probe.pid is None and not visible(self.host, library):
             named = library and self.host.live  # it may be misspelt
-            raise NoData("there is no {path}", path=library) if named else NoData(say("no NVIDIA GPU here"))
+            missing = say("sampling.nvml_library: there is no {path}", path=library)
+            raise NoData(missing if named else say("no NVIDIA GPU here"))
         now = self.host.clock.mono()
         if now >= self._renew_at:
             self._renew_at = float("inf")
