@@ -70,15 +70,23 @@ def test_it_may_be_installed_only_with_a_python_it_supports() -> None:
 
 
 def test_a_package_whose_python_is_broken_can_be_removed(tmp_path: Path) -> None:
-    (tmp_path / "py3clean").write_text("#!/bin/sh\n")
+    (tmp_path / "py3clean").write_text("#!/bin/sh\nexit 127\n")  # a program in Python
     (tmp_path / "py3clean").chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", DEBIAN / "prerm", "remove"], env=environment, capture_output=True, text=True, check=False
-    )
+    script = (DEBIAN / "prerm").read_text().replace("/usr/lib/wslgpud", f"{tmp_path}/package")
+    bytecode = tmp_path / "package/lib/__pycache__"
+    bytecode.mkdir(parents=True)
+    (bytecode / "module.pyc").touch()
+    (tmp_path / "package/lib/module.py").touch()
 
-    assert done.returncode == 0
-    assert "the task of Windows that keeps this distribution running, if there is one, remains" in done.stderr
+    def removed() -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", script, "prerm", "remove"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert "the task of Windows that keeps this distribution running, if there is one, remains" in removed().stderr
+    assert [path.name for path in (tmp_path / "package/lib").iterdir()] == ["module.py"]
+    shutil.rmtree(tmp_path / "package")  # as by hand
+    removed()
 
 
 def test_each_exception_from_the_checker_has_its_reason() -> None:
