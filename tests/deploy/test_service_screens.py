@@ -227,6 +227,21 @@ def test_a_removal_is_told_only_if_it_has_happened(
     assert ("stopping and removing" in told.err) == (not dry_run)
 
 
+@pytest.mark.parametrize(
+    ("purge", "said"), [(True, "wslgpud is removed.\n"), (False, "no service was installed here.\n")]
+)
+def test_a_purge_after_a_removal_is_told(
+    purge: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places(user=True).data.mkdir(parents=True)
+    monkeypatch.setattr(service, "_begin", lambda *_, **__: (places(user=True), Changes(dry=False)))
+    monkeypatch.setattr(install, "uninstall", lambda where, *_, **__: where.data.rmdir() or [])
+    service.uninstall(user=True, purge=purge)
+
+    assert capsys.readouterr().out == said
+
+
 def test_installed_files_are_readable_by_all_writable_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[int] = []
     monkeypatch.setattr("os.geteuid", lambda: 0)

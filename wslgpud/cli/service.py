@@ -139,7 +139,7 @@ def _how_to_keep_alive(*, user: bool) -> str:
 def status(user: User = False, as_json: common.Json = False) -> None:
     """Show the version and state of the service, and how it was installed; exit status 1 if it does not run.
 
-    It is that of the system, or your own (--user) where that is the only one.
+    Shows the system's service, or your own (--user) where that is the only one.
 
     Examples:
         wslgpud service status
@@ -190,10 +190,11 @@ def uninstall(user: User = False, dry_run: common.DryRun = False, purge: Purge =
     where, changes = _begin("uninstall", user=user, dry_run=dry_run)
     if not dry_run:
         complain(t("stopping and removing the service (half a minute at most)"))
-    was_installed = where.is_installed
+    # An earlier removal may have kept data.
+    was_there = where.is_installed or (purge and any(path.exists() for path in (where.settings, where.data)))
     kept_paths = installing.uninstall(where, changes, purge=purge)
     if not _shown(changes):
-        print(t("wslgpud is removed.") if was_installed else t("no service was installed here."))
+        print(t("wslgpud is removed.") if was_there else t("no service was installed here."))
         for path in kept_paths:
             print(t("  kept: {path}", path=str(path)))
 
