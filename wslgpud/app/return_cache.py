@@ -108,7 +108,7 @@ class CacheReturner:
             return
         freed = before - self._cached_bytes()
         if freed <= 0:
-            log.info("Windows is short of memory, but the kernel found no page cache to give back")
+            log.info("Windows is short of memory; page cache was to be given back, but it has not shrunk")
             return
         self._returned_bytes += freed
         left = {"available_bytes": seen.value(windows.AVAILABLE) or 0, "total_bytes": seen.value(windows.TOTAL) or 0}

@@ -13,7 +13,7 @@ from wslgpud import __version__
 from wslgpud.cli.commands import CliCommand, CommandGroup
 from wslgpud.words import t, template
 
-#: in the order of the help: the purpose of each, in the words of its own help, so that a list of them needs no import
+#: in the order of the help, with the purpose of each in the words of its own help, so that a list needs no import;
 #: each names its module, which has an ``app`` (a group) or a function of that name
 SECTIONS = {
     template("Watch:"): {

@@ -1,8 +1,8 @@
 """Help of commands in the reader's language: usage, meaning, arguments, options, examples.
 
 A command's docstring is its help. After ``Examples:`` each line is a command and, after two spaces and #, its purpose.
-Texts are templates. Click's own formatter breaks lines at spaces
-and counts a Chinese character as one column, so lines are broken here.
+Texts are templates. Click's own formatter breaks lines at spaces and counts a Chinese character as one column, so lines
+are broken here.
 """
 
 from __future__ import annotations
