@@ -221,8 +221,7 @@ class GpuSource(Source):
             say("NVML probe"),
             python_command("wslgpud.probes.nvml_probe", *arguments, "--limit", f"{limit:g}"),
             timeout_seconds=limit,
-            # Loading the library and waking a sleeping card takes seconds.
-            start_timeout_seconds=max(4 * limit, 10),
+            start_timeout_seconds=max(4 * limit, 10),  # loading the library and waking a sleeping card takes seconds
             mono=self.host.clock.mono,
         )
 
@@ -244,9 +243,9 @@ class GpuSource(Source):
             raise NoData(say("switched off by sampling.gpu"))
         library = self.config.sampling.nvml_library
         if self._probe.pid is None and not visible(self.host, library):
-            named = library and self.host.live  # it may be misspelt
-            missing = say("sampling.nvml_library: there is no {path}", path=library)
-            raise NoData(missing if named else say("no NVIDIA GPU here"))
+            if library and self.host.live:  # it may be misspelt
+                raise NoData("sampling.nvml_library: there is no {path}", path=library)
+            raise NoData(say("no NVIDIA GPU here"))
         now = self.host.clock.mono()
         if now >= self._renew_at:
             self._renew_at = float("inf")
