@@ -298,7 +298,8 @@ def test_no_job_is_paused_for_memory_that_is_not_guarded(stage, job) -> None:
 
 def test_no_job_is_paused_before_zram_has_been_tried(stage, job, monkeypatch) -> None:
     """Alone on a machine it would stay paused: it needs more than is free, and only it could free any."""
-    known = [Reading(memory.ZRAM_FREE, 512 * MIB)]
+    known = [Reading(spec, 512 * MIB) for spec in (memory.ZRAM_TOTAL, memory.ZRAM_FREE)]
+    known.append(Reading(memory.STALLED_SECONDS, 0.0, ("memory",)))
     monkeypatch.setattr(Stage, "snapshot", lambda self: tick(self.t, *known))
     assert stage.about_to_run_out(job) == []
     known.append(Reading(memory.COMPRESSIBLE, 0))

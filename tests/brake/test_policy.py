@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,18 +15,20 @@ from wslgpud.brake.policy import (
     MAX_ROOM_RATIO,
     PauseState,
     attribution_probability,
-    is_untried,
     may_save,
     next_step,
     repeats,
     resource_kind,
     should_pause,
+    waits_for_zram,
 )
-from wslgpud.model import Forecast, Level, Reading
+from wslgpud.model import Forecast, Level, Reading, Snapshot
+from wslgpud.risk.trace import read_trace, replay
 from wslgpud.sources import memory
 from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
+VM_TRACES = Path(__file__).parents[1] / "traces/vm"
 NEARLY_OUT = Forecast("ram", Level.CRITICAL, GIB // 2, 16 * GIB, eta_seconds=20.0, cause="growth")
 
 
@@ -64,15 +67,60 @@ def test_stalls_pause_a_job_only_with_next_to_nothing_left() -> None:
     assert not should_pause(left(10, None, cause="pressure"))
 
 
-@pytest.mark.parametrize(
-    ("free_mib", "compressible_mib", "untried"),
-    [(None, None, False), (64, None, True), (63, None, False), (64, 0, False)],
-)
-def test_zram_is_untried_until_it_is_known_what_it_yields(free_mib, compressible_mib, untried) -> None:
-    known = ((memory.ZRAM_FREE, free_mib), (memory.COMPRESSIBLE, compressible_mib))
-    readings = [Reading(spec, mib * MIB) for spec, mib in known if mib is not None]
+def seen(
+    t: float, free_bytes: int | None, compressible_bytes: int | None = None, *, stalled_seconds: float | None = 0.0
+) -> Snapshot:
+    known = (
+        Reading(memory.ZRAM_FREE, free_bytes or 0),
+        Reading(memory.ZRAM_TOTAL, 512 * MIB),
+        Reading(memory.COMPRESSIBLE, compressible_bytes or 0),
+        Reading(memory.STALLED_SECONDS, stalled_seconds or 0.0, ("memory",)),
+    )
+    values = free_bytes, free_bytes, compressible_bytes, stalled_seconds
+    return tick(t, *(reading for reading, value in zip(known, values, strict=True) if value is not None))
 
-    assert is_untried(tick(1.0, *readings)) is untried
+
+COUNTDOWN = left(1)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "snapshot", "waits"),
+    [
+        (COUNTDOWN, seen(1.0, None), False),
+        (COUNTDOWN, seen(1.0, 500 * MIB), True),
+        (COUNTDOWN, seen(1.0, 500 * MIB, 0), False),
+        (COUNTDOWN, seen(1.0, 255 * MIB), False),
+        (COUNTDOWN, seen(1.0, 500 * MIB, stalled_seconds=None), False),
+        (left(1, resource="cgroup:/a"), seen(1.0, 500 * MIB), False),
+        (left(1, None, cause="pressure"), seen(1.0, 500 * MIB), False),
+    ],
+)
+def test_a_countdown_waits_until_it_is_known_what_zram_yields(forecast, snapshot, waits) -> None:
+    assert waits_for_zram(forecast, snapshot) is waits
+
+
+@pytest.mark.parametrize(
+    ("name", "yields", "acts"),
+    [
+        ("vm-leak_linear-200s-1024-zram512", 0.0, (147.0, 150.0)),
+        ("vm-leak_linear-220s-1024-zram512packs", 0.3, (160.0, 174.0)),
+    ],
+)
+def test_a_leak_that_fills_zram_is_paused_before_the_kill(name: str, yields: float, acts: tuple[float, float]) -> None:
+    """What does not compress brings the machine to a standstill with 34 MiB on zram; the next sample is the kill's."""
+    zram, observations = {}, []
+    for one in read_trace(VM_TRACES / f"{name}.jsonl.gz"):
+        assert one.ram is not None
+        assert one.swap is not None
+        free = one.swap.free
+        compressible = int(yields * free) if one.swap.total - free >= 64 * MIB else None
+        zram[one.t] = seen(one.t, free, compressible)
+        ram = replace(one.ram, compressible=compressible)
+        observations.append(replace(one, ram=ram, swap=replace(one.swap, total=0, free=0)))
+    points = replay(name, observations).forecasts["ram"]
+    acted = [t for t, now in points if should_pause(now) and not waits_for_zram(now, zram[t])]
+
+    assert acts[0] < acted[0] < acts[1]
 
 
 def test_a_guess_has_its_probability_and_no_guess_has_zero() -> None:

@@ -22,9 +22,9 @@ PAUSE_RATIO: Final = 0.045
 SOON_SECONDS, SOON_RATIO = 1.5, 0.15
 #: causes of a critical level that justify acting: ongoing growth, or stalls (the job is still identified by its growth)
 _CAUSES = COUNTDOWNS | {"pressure", "stall"}
-#: with this much free on zram the kernel does not kill yet: in the recordings (tests/traces/vm) nine tenths were in use
-#: by then, even with memory that does not compress
-ZRAM_BYTES: Final = 64 << 20
+#: with this share of zram free the kernel does not kill yet: in the recordings (tests/traces/vm) nine tenths were in
+#: use by then, even with memory that does not compress
+ZRAM_RATIO: Final = 0.5
 
 #: headroom required for resuming beyond that at the pause: this share, or what the job allocates in this time if more
 ROOM_RATIO, ROOM_SECONDS = 0.08, 60.0
@@ -65,13 +65,18 @@ def should_pause(forecast: Forecast) -> bool:
     return left <= PAUSE_RATIO or (soon and left <= SOON_RATIO)
 
 
-def is_untried(zram: Snapshot) -> bool:
+def waits_for_zram(forecast: Forecast, seen: Snapshot) -> bool:
     """Return whether RAM may have more room than its forecast counts, as nobody knows yet how well memory compresses.
 
     The forecast counts unknown room as none and warns early. A job paused for that might wait for ever, although there
-    is room: alone on its machine, nobody but itself can free any.
+    is room: alone on its machine, nobody but itself can free any. Stalls do not wait, as they are no estimate: memory
+    that does not compress can bring the machine to a standstill on the way to zram, and the daemon with it. So where
+    stalls are not measured, nothing waits.
     """
-    return zram.value(memory.COMPRESSIBLE) is None and (zram.value(memory.ZRAM_FREE) or 0) >= ZRAM_BYTES
+    free, total = seen.value(memory.ZRAM_FREE) or 0, seen.value(memory.ZRAM_TOTAL) or 0
+    unknown = total > 0 and free >= ZRAM_RATIO * total and seen.value(memory.COMPRESSIBLE) is None
+    measured = seen.value(memory.STALLED_SECONDS, "memory") is not None
+    return forecast.resource == "ram" and forecast.cause in COUNTDOWNS and unknown and measured
 
 
 def attribution_probability(forecast: Forecast) -> float:
