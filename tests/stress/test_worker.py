@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -194,6 +195,15 @@ def test_a_run_that_got_no_memory_has_not_passed(run, faulty):
     nothing_left = run(reserve=60 * MIB)
 
     assert (nothing_left.left["why"], nothing_left.result.verdict) == ("scarce", "left")
+
+
+def test_a_run_whose_memory_others_took_first_has_not_passed(run, faulty, monkeypatch):
+    def taken(worker):
+        worker.job = replace(worker.job, reserve=worker.job.cpu_bytes)
+
+    monkeypatch.setattr(faulty.Faulty, "ladder", taken, raising=False)
+
+    assert run().left["why"] == "scarce"
 
 
 def test_it_leaves_at_once_when_told_to(run):

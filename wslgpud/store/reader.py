@@ -276,6 +276,8 @@ class Reader(AbstractContextManager["Reader"]):
         return runs if newest is None else runs[::-1]
 
     def stress_run(self, number: int) -> StressResult | None:
+        if abs(number) >> 63:  # a person may type any number, but databases take only so many digits
+            return None
         of = schema.stress_run.c
         return dict(self._stress_runs(select(of.id, of.document).where(of.id == number))).get(number)
 

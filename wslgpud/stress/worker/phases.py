@@ -113,7 +113,10 @@ class Worker(CardMemory):
             self.send("rung", **row, outcome="ok")
 
     def fill(self) -> None:
-        """Allocate chunks up to the limit, then one of the remaining size. Raises OutOfMemoryError: not even one."""
+        """Allocate chunks up to the limit, then one of the remaining size.
+
+        Raises OutOfMemoryError or Leave: there is no memory for one.
+        """
         # Kept in the allocator's cache for the checks, so that nothing is allocated later.
         scratch = self.allocate(self.job.scratch)
         refused = ""
@@ -132,6 +135,8 @@ class Worker(CardMemory):
             self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
             self.look()
         del scratch
+        if not self.chunks:  # others took it since the beginning
+            raise Leave("scarce", free_bytes=self.free_bytes())
         taken, count, free = sum(x.nbytes for x in self.chunks), len(self.chunks), self.free_bytes()
         sweeps = sum(TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes)
         planned = taken * (3 * (1 + self.job.repeats) + sweeps)
@@ -139,8 +144,6 @@ class Worker(CardMemory):
 
     def bandwidth(self) -> None:
         """Time each chunk in two sweeps: only the second sees chunks that were moved when memory was full."""
-        if not self.chunks:
-            return
         low, high = self.bounds(1)[:, 0]
         works: dict[str, Callable[[Tensor], Any]] = {
             "write": lambda x: filled(x, 0x5A5A5A5A),
