@@ -19,10 +19,11 @@ from wslgpud.brake import brake as at_work
 from wslgpud.brake import paused_job, process_tree, watchdog
 from wslgpud.brake.brake import Brake, allowed_users
 from wslgpud.brake.process_tree import ProcessListing
-from wslgpud.brake.watchdog import HeldJob, HeldJobsFile, Watchdog
+from wslgpud.brake.watchdog import MAX_HELD, HeldJob, HeldJobsFile, Watchdog
 from wslgpud.config import BrakeSettings, ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Reading, Snapshot, Transition
+from wslgpud.security.exact_signals import ExactProcess
 from wslgpud.sources import memory
 from wslgpud.sources.cgroups import CgroupTree
 from wslgpud.words import say
@@ -438,6 +439,13 @@ def test_a_new_watchdog_resumes_what_was_paused_before_it_began(stage, job) -> N
     stage.brake._watchdog.close()
 
     eventually(lambda: states(job.pid) <= {"S", "R"}, "the resumption")
+
+
+def test_a_paused_job_is_listed_before_those_that_are_stuck(stage, job) -> None:
+    stage.brake._stuck = {100 + n: (ExactProcess(2**22 - 1, 1, 0),) for n in range(MAX_HELD)}
+    stage.about_to_run_out(job)
+
+    assert 1 in HeldJobsFile(stage.folder).read()[1]
 
 
 def test_without_memory_for_a_new_watchdog_no_job_is_paused(stage, job, monkeypatch) -> None:

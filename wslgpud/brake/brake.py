@@ -260,7 +260,7 @@ class Brake:
             return say("the brake's watchdog does not answer")
         paused = {job.number: job.held for job in self._paused}
         try:
-            self._file.write(self._last_number, self._stuck | paused)
+            self._file.write(self._last_number, paused | self._stuck)  # readers take the first few only
         except OSError as error:
             return say("{path} cannot be written: {why}", path=str(self._file.path), why=cause(error))
         return ""
