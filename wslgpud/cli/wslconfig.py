@@ -37,6 +37,7 @@ ProcessorsOption = Annotated[int, option("--processors", "N", "Windows' logical 
 YesOption = Annotated[bool, flag("--yes -y", "do not ask")]
 
 IN_FORCE = template("It takes effect when WSL restarts. Save your work, then run in Windows:  wsl --shutdown")
+_ABSENT = template("there is no {path}: every setting is at its default")
 #: state of a setting, and its colour
 MATCHES: Mapping[compare.Match, tuple[str, str]] = {
     "in force": (template("in force"), "green"),
@@ -65,6 +66,9 @@ def check(file: FileOption = None, as_json: common.Json = False, host_root: comm
         remarks = checks.remarks(parsed, *((files.windows_size(host) if sized else None) or ()))
         reported += [{"file": place, **remark._asdict()} for remark in remarks]
         if as_json:
+            continue
+        if file is None and not host.exists(place):
+            print(t(_ABSENT, path=place))
             continue
         lines = document.text.splitlines()
         for remark in remarks:
@@ -111,7 +115,7 @@ def show(file: FileOption = None, as_json: common.Json = False, host_root: commo
         state, colour = MATCHES[row.match]
         shown.append((row.key.path, wanted, has, Text(t(state), colour)))
     Console().print(table_of("<" + t("setting"), "~" + t("file"), "~" + t("machine"), "<", rows=shown))
-    print(f"\n{place}")
+    print("\n" + (place if file or host.exists(place) else t(_ABSENT, path=place)))
 
 
 @app.command()

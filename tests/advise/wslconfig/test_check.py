@@ -203,6 +203,9 @@ def test_without_a_wslconfig_wsl_conf_is_checked_all_the_same(tmp_path):
     assert (right.exit_code, json.loads(right.output)) == (0, [])
     assert (wrong.exit_code, [one["line"] for one in json.loads(wrong.output)]) == (1, [2])
     assert {row["state"] for row in json.loads(shown.output)} == {"default"}
+    absent = "there is no /mnt/c/Users/user/.wslconfig: every setting is at its default\n"
+    assert run("check", *where[1:]).output.endswith(absent)
+    assert run("show", *where[1:]).output.endswith(absent)
 
 
 def windows(root: Path, *people: str) -> Host:
