@@ -339,7 +339,7 @@ def show(answer: dict[str, Any]) -> None:
     for knob in answer["knobs"]:
         console.print("  → " + t("{title}: {text}", title=knob["turn"], text=size(knob["total_bytes"])))
     if fits is False and not answer["knobs"]:
-        console.print("  " + t("No setting is sure to make it fit; 'wslgpud sweep' measures what each takes."))
+        console.print("  " + t("No setting surely fits: try a smaller model, a bigger card or 'wslgpud sweep'."))
     if answer["unmeasured"]:
         computed = t("Computed only, not measured on a real card: {parts}.", parts=tuple(answer["unmeasured"]))
         console.print(computed, style="dim")

@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_shown_with_what_to_turn(
         "noted",
     ]
     assert shown(answer(16 * GIB, knobs=False), monkeypatch, capsys)[-3:] == [
-        "  No setting is sure to make it fit; 'wslgpud sweep' measures what each takes.",
+        "  No setting surely fits: try a smaller model, a bigger card or 'wslgpud sweep'.",
         "Computed only, not measured on a real card: gradient checkpointing.",
         "noted",
     ]
