@@ -13,7 +13,9 @@ from tests.cli.test_json import trace
 from tests.page.stage import Stage
 from wslgpud.advise.brake_trial import pauses
 from wslgpud.config import BrakeSettings
+from wslgpud.sources import memory
 from wslgpud.store import Reader
+from wslgpud.store.records import SeriesRef
 
 
 def history(folder: Path, name: str, ticks: int) -> Iterator[Reader]:
@@ -47,6 +49,25 @@ def test_a_leak_would_have_been_paused_before_it_was_over(leak: Reader) -> None:
     assert (found["resource"], found["who"].partition(" (")[0]) == ("ram", "python3")
     assert found["left_bytes"] <= 0.15 * found["capacity_bytes"]
     assert str(found["outcome"]).startswith("over after")
+
+
+def test_no_pause_is_told_while_the_brake_would_wait_for_zram(leak: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, columns = leak.series(), Reader.columns
+    (available,) = (ref for ref in recorded if ref.metric == "memory_available_bytes")
+    plain = (memory.ZRAM_FREE, memory.ZRAM_TOTAL)
+    added = [available._replace(metric=spec.name) for spec in plain]
+    added += [available._replace(metric=memory.STALLED_SECONDS.name, labels=(("resource", "memory"),))]
+
+    def with_zram(
+        reader: Reader, series: SeriesRef, start_wall: float, end_wall: float
+    ) -> tuple[list[float], list[Any]]:
+        walls, values = columns(reader, available if series in added else series, start_wall, end_wall)
+        return walls, [0] * len(walls) if series == added[2] else [1] * len(walls) if series in added else values
+
+    monkeypatch.setattr(Reader, "columns", with_zram)
+    assert len(tried(leak)) == 1, "there is no zram"
+    monkeypatch.setattr(Reader, "series", lambda _: [*recorded, *added])
+    assert tried(leak) == []
 
 
 def test_only_critical_incidents_in_the_asked_scope_are_tried(leak: Reader) -> None:

@@ -96,7 +96,7 @@ COUNTDOWN = left(1)
     ],
 )
 def test_a_countdown_waits_until_it_is_known_what_zram_yields(forecast, snapshot, waits) -> None:
-    assert waits_for_zram(forecast, snapshot) is waits
+    assert waits_for_zram(forecast, snapshot.value) is waits
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_leak_that_fills_zram_is_paused_before_the_kill(name: str, yields: flo
         ram = replace(one.ram, compressible=compressible)
         observations.append(replace(one, ram=ram, swap=replace(one.swap, total=0, free=0)))
     points = replay(name, observations).forecasts["ram"]
-    acted = [t for t, now in points if should_pause(now) and not waits_for_zram(now, zram[t])]
+    acted = [t for t, now in points if should_pause(now) and not waits_for_zram(now, zram[t].value)]
 
     assert acts[0] < acted[0] < acts[1]
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped, story
 from wslgpud.alerts.messages import outcome
-from wslgpud.brake.policy import attribution_probability, resource_kind, should_pause
+from wslgpud.brake.policy import attribution_probability, resource_kind, should_pause, waits_for_zram
 from wslgpud.config import BrakeSettings
-from wslgpud.model import MEMORY, Forecast, Level
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import MEMORY, Forecast, Level, Number
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.sampling.observation import observations
+from wslgpud.sampling.observation import OLDEST_SECONDS, observations
 from wslgpud.store import Reader
 from wslgpud.words import say
 from wslgpud.words.moments import iso
@@ -52,8 +55,24 @@ def _first(reader: Reader, incident: Incident, end: float) -> tuple[float, Forec
     """Return when the brake would first have acted in an incident, and on which forecast."""
     engine, begin = RiskEngine(), incident.opened_wall - BEFORE_SECONDS
     until = min(end, incident.closed_wall or end, incident.opened_wall + MAX_SECONDS)
+    value = _recorded(reader, begin, until)
     for seen in observations(reader, begin, until):
         for forecast in engine.observe(seen).forecasts:
-            if forecast.resource == incident.resource and should_pause(forecast):
+            due = forecast.resource == incident.resource and should_pause(forecast)
+            if due and not waits_for_zram(forecast, partial(value, seen.t)):
                 return seen.t, forecast
     return None
+
+
+def _recorded(reader: Reader, start_wall: float, end_wall: float) -> Callable[..., Number | None]:
+    """Return a function that returns the value of a series at a moment, if it was known then."""
+    columns = cache(partial(reader.columns, start_wall=start_wall, end_wall=end_wall))
+    refs = {(ref.metric, ref.labels): ref for ref in reader.series()}
+
+    def value(wall: float, spec: MetricSpec, *labels: str) -> Number | None:
+        ref = refs.get((spec.name, tuple(zip(spec.labels, labels, strict=True))))
+        walls, values = columns(ref) if ref else ([], [])
+        place = bisect_right(walls, wall) - 1
+        return values[place] if place >= 0 and wall - walls[place] <= OLDEST_SECONDS else None
+
+    return value

@@ -116,7 +116,7 @@ class Brake:
                 self._spared.pop(name, None)
         # Before all else: memory may be gone by the next sample.
         for forecast in sorted(now.values(), key=lambda f: f.headroom_bytes / max(1, f.capacity_bytes)):
-            due = policy.should_pause(forecast) and not policy.waits_for_zram(forecast, snapshot)
+            due = policy.should_pause(forecast) and not policy.waits_for_zram(forecast, snapshot.value)
             if due and self._may_try(forecast, snapshot.mono):
                 rows += self._pause(snapshot, forecast, now)
         while self.commands:

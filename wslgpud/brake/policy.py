@@ -7,11 +7,12 @@ below precede 69 (one by less than a second), with 3 false alarms. Neither fires
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from wslgpud.metrics import counter, gauge
-from wslgpud.model import Forecast, Level, Snapshot
+from wslgpud.model import Forecast, Level, Number
 from wslgpud.risk.levels import COUNTDOWNS
 from wslgpud.sources import memory
 from wslgpud.words import Message
@@ -65,17 +66,17 @@ def should_pause(forecast: Forecast) -> bool:
     return left <= PAUSE_RATIO or (soon and left <= SOON_RATIO)
 
 
-def waits_for_zram(forecast: Forecast, seen: Snapshot) -> bool:
+def waits_for_zram(forecast: Forecast, value: Callable[..., Number | None]) -> bool:
     """Return whether RAM may have more room than its forecast counts, as nobody knows yet how well memory compresses.
 
     The forecast counts unknown room as none and warns early. A job paused for that might wait for ever, although there
     is room: alone on its machine, nobody but itself can free any. Stalls do not wait, as they are no estimate: memory
     that does not compress can bring the machine to a standstill on the way to zram, and the daemon with it. So where
-    stalls are not measured, nothing waits.
+    stalls are not measured, nothing waits. ``value`` returns that of a series, as ``Snapshot.value`` does.
     """
-    free, total = seen.value(memory.ZRAM_FREE) or 0, seen.value(memory.ZRAM_TOTAL) or 0
-    unknown = total > 0 and free >= ZRAM_RATIO * total and seen.value(memory.COMPRESSIBLE) is None
-    measured = seen.value(memory.STALLED_SECONDS, "memory") is not None
+    free, total = value(memory.ZRAM_FREE) or 0, value(memory.ZRAM_TOTAL) or 0
+    unknown = total > 0 and free >= ZRAM_RATIO * total and value(memory.COMPRESSIBLE) is None
+    measured = value(memory.STALLED_SECONDS, "memory") is not None
     return forecast.resource == "ram" and forecast.cause in COUNTDOWNS and unknown and measured
 
 
