@@ -459,6 +459,17 @@ def test_an_alert_told_before_its_silence_is_told_once_after(tmp_path: Path, res
     assert len(shown.document["messages"]) == 2
 
 
+@pytest.mark.parametrize("then", [WARNING, CRITICAL])
+def test_news_at_the_end_of_a_silence_is_told_once(life: Life, then: Level) -> None:
+    life.memory(1, OK, WARNING, eta=4000)
+    life.manager.control.silence(Silence("*", "*", START + 1200), START)
+    life.memory(1199, WARNING, WARNING, eta=4000)
+    life.memory(1201, WARNING, then, eta=1000)
+    life.memory(1202, then, then, eta=1000)
+
+    assert [m["kind"] for m in life.waiting()] == ["opened", "repeated" if then == WARNING else "escalated"]
+
+
 @pytest.mark.parametrize(("then", "told"), [(WARNING, 1), (CRITICAL, 2)])
 def test_an_acknowledged_alert_is_told_after_a_silence_if_worse(life: Life, then: Level, told: int) -> None:
     life.memory(1, OK, WARNING)

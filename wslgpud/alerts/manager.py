@@ -241,10 +241,13 @@ class AlertManager:
         row, message = announcement(row, before, self._processes, returns=returns, host=self._place.host)
         self._lately.append(row)
         self._log(row)
-        number = self._store.outbox.record(row, dict.fromkeys(self._wanting(row, before), message))
+        wanting = self._wanting(row, before)
+        number = self._store.outbox.record(row, dict.fromkeys(wanting, message))
         self.dispatcher.wake()
         self._announced = True
         incident, ended = self._ledger.take(number, row)
+        if wanting:  # its silence is over, and this tells of it
+            self._silenced.discard((row.rule, incident.id))
         for one in (*ended, incident):
             self._keep_past(one)
         self._share_copies()
