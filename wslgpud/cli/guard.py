@@ -177,7 +177,8 @@ def inside(
     reported to the daemon, which detects a leak hours before memory is full. Hugging Face's Trainer and Lightning save
     a checkpoint when it warns; other programs get a call by wslgpud.training.watch(on_memory_warning=...). drop-cache
     frees PyTorch's unused cache; halve-batch makes Trainer process each batch in two parts from then on, with the same
-    gradients.
+    gradients. Where several processes train one model (torchrun), nothing is saved or halved: a process that did
+    so alone would hang the others.
 
     Examples:
         wslgpud inside -- python train.py
