@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from wslgpud.model import Event, Level, StressResult, Transition
-from wslgpud.store import Reader, Store, StoreError, engines, store_metrics, upkeep, writer
+from wslgpud.store import Reader, Store, StoreError, engines, maintenance, store_metrics, upkeep, writer
 from wslgpud.words import Message
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -325,6 +326,17 @@ def test_a_damaged_file_waits_for_room_without_filling_the_disk(small_disk, sett
         assert store.flush()
         assert _seconds(store, made) == list(range(10))
     assert _check(file)
+
+
+def test_a_damaged_file_without_room_may_be_deleted(opened, file, clock, made, monkeypatch):
+    monkeypatch.setattr(maintenance.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    opened._writer.report_damage("found by hand", opened._writer._inode)
+    made.until(lambda: "must be free to recover it" in str(opened.stats().error))
+    file.unlink()
+    _append(opened, made, [7], clock)
+    assert opened.flush()
+    assert _seconds(opened, made) == [7]
+    assert not opened.stats().set_aside
 
 
 def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, clock, made):

@@ -386,8 +386,9 @@ class Writer(DatabaseThread):
     def _open(self) -> Connection:
         if self._connection is None:
             if self._damaged:
-                self._stats.set_aside = str(maintenance.recover(self._path, self._wall()))
-                self._stats.check_findings = None  # they were of the file set aside
+                if self._path.exists():  # else somebody has removed it
+                    self._stats.set_aside = str(maintenance.recover(self._path, self._wall()))
+                self._stats.check_findings = None  # they were of the file that is gone
                 self._damaged = False
             opened = self._engine.connect()
             try:
