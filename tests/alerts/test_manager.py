@@ -470,6 +470,25 @@ def test_news_at_the_end_of_a_silence_is_told_once(life: Life, then: Level) -> N
     assert [m["kind"] for m in life.waiting()] == ["opened", "repeated" if then == WARNING else "escalated"]
 
 
+@pytest.mark.parametrize(("goes_on", "told"), [(True, ["opened", "escalated"]), (False, ["opened", "closed"])])
+def test_a_silence_that_ends_while_no_daemon_runs_hides_nothing(
+    tmp_path: Path, goes_on: bool, told: Sequence[str]
+) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, WARNING)
+    first.manager.control.silence(Silence("*", "*", START + 100), START)
+    first.memory(50, WARNING, CRITICAL)
+    first.end()
+    first.clock.t = 150
+    life = Life(tmp_path, clock=first.clock)
+    for t in (151, 180, 211, 212):
+        life.memory(t, CRITICAL, CRITICAL if goes_on else OK, left=50 if goes_on else 90)
+    kinds = [m["kind"] for m in life.waiting()]
+    life.end()
+
+    assert kinds == told
+
+
 @pytest.mark.parametrize(("then", "told"), [(WARNING, 1), (CRITICAL, 2)])
 def test_an_acknowledged_alert_is_told_after_a_silence_if_worse(life: Life, then: Level, told: int) -> None:
     life.memory(1, OK, WARNING)

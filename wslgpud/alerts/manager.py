@@ -90,6 +90,7 @@ class AlertManager:
         self._past: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
         left: list[Incident] = []
         earlier: deque[Transition] = deque(maxlen=MAX_LATELY)
+        ended_wall = unseen_since_wall
 
         def noted() -> Iterator[tuple[int, Transition]]:
             for number, row in rows:
@@ -109,7 +110,13 @@ class AlertManager:
         self._save_requests = SaveRequests(settings)
         #: the processes paused by the brake, by pid and start time, set by the loop
         self.paused: frozenset[tuple[int, int]] = frozenset()
-        self._silenced: set[tuple[str, int]] = set()  # rules and incidents of the alerts that a silence covers
+        # rules and incidents of the alerts that a silence covers, or covered when the last run ended
+        self._silenced = {
+            (rule, incident.id)
+            for incident in self.left_open
+            for rule in incident.held
+            if self.control.now.silenced_until(rule, incident.resource, ended_wall) is not None
+        }
         self._announced = False
         self._reports: deque[Transition] = deque()
         # The monotonic times of earlier runs mean nothing in this one.
@@ -288,13 +295,18 @@ class AlertManager:
                 self._record(row)
 
     def _tell_after_silence(self) -> None:
-        """Send a message about each alert that has outlasted its silence, that of memory with the current forecast."""
+        """Send a message about each alert that has outlasted its silence, that of memory with the current forecast.
+
+        One of an earlier run may be over by now, which shows within the first minute.
+        """
         before, self._silenced = self._silenced, set()
+        starting = self._clock.mono() - self._began <= incidents.GRACE_SECONDS
         for incident in self._open:
             for rule, row in incident.held.items():
-                if self._is_silenced(row):
+                owed = (rule, incident.id) in before
+                if self._is_silenced(row) or (owed and starting):
                     self._silenced.add((rule, incident.id))
-                elif (rule, incident.id) in before and not self._is_known(row, incident):
+                elif owed and not self._is_known(row, incident):
                     self._remind(row, incident)
 
     def _remind(self, row: Transition, incident: Incident) -> None:
