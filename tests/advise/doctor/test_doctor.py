@@ -600,6 +600,14 @@ def test_the_exit_status_of_an_archive_is_whether_it_was_written(tmp_path):
     assert status("--bundle", str(tmp_path / "missing" / "bundle.tar.gz")) == 2
 
 
+def test_a_malformed_address_of_the_history_hides_no_finding():
+    found = run(RecordedHost(HERE / "wsl2-idle"), Config(store=StoreSettings(path="postgresql://me:hunter2@db:port/x")))
+
+    (copy,) = [one for one in found if one.id == "disk.replication"]
+    assert copy.state == "could not tell"
+    assert "postgresql://db:port/x: is not the address of a database" in str(copy.found)
+
+
 def test_the_support_archive_holds_no_secrets_and_no_names(tmp_path):
     secrets = ("hunter2", "tok-4711", "annegret")
     host = copied(

@@ -261,9 +261,9 @@ def replication(machine: Evidence) -> Outcome:
     from wslgpud.store import Reader, StoreError, shown, sqlite_path
 
     server = machine.config.store.path
-    if not server or sqlite_path(server) is not None or not machine.host.live:
-        return skipped("the history is only on this machine")
     try:
+        if not server or sqlite_path(server) is not None or not machine.host.live:
+            return skipped("the history is only on this machine")
         with Reader(str(Path(machine.state_folder) / "wslgpud.db")) as reader:
             ticks, oldest_wall = reader.unsealed()
     except StoreError as error:
