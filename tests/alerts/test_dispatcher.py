@@ -152,6 +152,22 @@ def test_a_day_old_or_refused_message_is_given_up_with_a_reason() -> None:
     assert channel.took == ["taken"]
 
 
+def test_a_message_that_lacks_memory_to_be_rendered_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(*_: object) -> None:
+        raise MemoryError
+
+    outbox, channel = Outbox(), Flaky(0)
+    outbox.put(1, "taken")
+    (worker,) = Dispatcher([channel], outbox, HandClock())._workers
+    with monkeypatch.context() as short:
+        short.setattr("wslgpud.alerts.dispatcher.rendered", lacks)
+        with pytest.raises(MemoryError):
+            worker._step()
+    worker._step()
+
+    assert channel.took == ["taken"]
+
+
 def test_a_message_that_cannot_be_rendered_holds_up_no_other() -> None:
     outbox, channel = Outbox(), Flaky(0)
     outbox.waiting = [Waiting(1, {"message": ["of another version"]}, SystemClock().wall())]

@@ -310,6 +310,8 @@ class _ChannelWorker:
         """Return a message for the channel. One that cannot be rendered is given up: it would hold up all others."""
         try:
             return rendered(delivery.payload, self._owner.translator, delivery.transition_id)
+        except MemoryError:  # which is when warnings are due; the next attempt may succeed
+            raise
         except Exception as bug:
             log.exception("a message for %s cannot be rendered; please report this", self._channel.name)
             self._done([delivery], "refused", say("internal error: {error}", error=type(bug).__name__))
