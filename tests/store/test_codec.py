@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.store.codec import decode, encode, entries_of, inflate, pack_sheet, samples_in
+from wslgpud.store.codec import decode, encode, entries_of, inflate, pack_sheet, pack_text, samples_in, unpack_text
 from wslgpud.store.errors import DAMAGE
 
 WHOLE = st.integers(-(2**62) + 1, 2**62 - 1)
@@ -77,3 +77,7 @@ def test_a_damaged_sheet_says_so_or_gives_a_block(place, bits, number):
     sheet[place % len(whole)] ^= bits
     with suppress(*DAMAGE):
         samples_in(bytes(sheet), number)
+
+
+def test_half_a_character_in_a_name_does_not_end_all_writing():
+    assert unpack_text(pack_text("train\ud83d.py")) == "train?.py"

@@ -73,7 +73,8 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
 
 
 def pack_text(text: str) -> bytes:
-    return zlib.compress(text.encode(), 9)
+    """Deflate a text; a lone surrogate, as in a foreign name, becomes a question mark instead of ending all writing."""
+    return zlib.compress(text.encode(errors="replace"), 9)
 
 
 def unpack_text(data: bytes | str) -> str:
