@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.sources.gpu_programs import TOLERANCE_RATIO, MeasuredVram, NvmlCard, believed, matched, measured
+from wslgpud.sources.gpu_programs import (
+    TOLERANCE_RATIO,
+    DriverNames,
+    MeasuredVram,
+    NvmlCard,
+    believed,
+    matched,
+    measured,
+)
 
 GIB = 1 << 30
 CARD = NvmlCard(16 * GIB, 12 * GIB, "00000000:01:00.0")
@@ -95,3 +103,16 @@ def test_no_more_is_believed_than_nvml_says(rows, used, processes):
     assert sum(found.used_bytes.values()) <= used + TOLERANCE_RATIO * card.total_bytes
     assert set(found.used_bytes) <= set(processes.values())
     assert found.ceiling_bytes is None or card.total_bytes / 2 <= found.ceiling_bytes < card.total_bytes
+
+
+def test_names_may_arrive_while_others_are_forgotten():
+    names = DriverNames(lambda: None, patient=False)
+    names._names = {(pid, None): "old" for pid in range(5)}
+
+    class Listed(set[int]):
+        def __contains__(self, pid):
+            names._names[pid + 100, None] = "new"  # as the thread does that asks for names
+            return super().__contains__(pid)
+
+    names.forget_others(Listed({1}))
+    assert names._names == {(1, None): "old"}

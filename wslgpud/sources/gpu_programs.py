@@ -132,7 +132,7 @@ class DriverNames:
 
     def forget_others(self, pids: Collection[int]) -> None:
         """Forget the processes without these pids: another distribution may use theirs again, unknown to us."""
-        self._names = {key: name for key, name in self._names.items() if key[0] in pids}
+        self._names = {key: name for key, name in self._names.copy().items() if key[0] in pids}
 
     def close(self) -> None:
         """End the child, if one runs."""
