@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.dxg import GIB, Adapter, Entry, Kernel
 from wslgpud.probes import dxg
 from wslgpud.probes.dxg import DxgDevice, DxgFailed, DxgReader, PatientDxgReader
+from wslgpud.probes.nvml_probe import WindowsVram
 
 
 class Clock:
@@ -130,3 +132,16 @@ def test_a_count_beyond_what_was_asked_for_is_cut():
     kernel._enum_processes = endless
     (card,) = reader_of(kernel).read()
     assert [row[0] for row in card["processes"] if any(row[1:])] == [812]
+
+
+def test_vram_that_changes_while_windows_answers_is_read_again(monkeypatch):
+    monkeypatch.setattr(dxg, "DEVICE", "/dev/null")
+    windows, asked = WindowsVram(1.0), []
+    answers = iter([{}, {"adapters": ["of 8 GiB"]}, {"adapters": ["of 4 GiB"]}])
+    monkeypatch.setattr(windows, "_reader", SimpleNamespace(ask=lambda _: next(answers), seconds=0.1))
+    for second, used in enumerate((8, 4, 4, 4)):
+        values = {"gpu_memory_used_bytes": used * GIB, "gpu_memory_total_bytes": 16 * GIB}
+        reply = {"gpus": [{"uuid": "GPU-1", "values": values}]}
+        windows.sample(reply, None, float(second))
+        asked.append(reply.get("dxg", {}).get("adapters"))
+    assert asked == [None, ["of 8 GiB"], ["of 4 GiB"], None]

@@ -288,8 +288,9 @@ class WindowsVram:
     def __init__(self, limit_seconds: float) -> None:
         self._reader = dxg.PatientDxgReader(limit_seconds)
         self._due = float("-inf")
-        #: each card's VRAM when Windows last answered
+        #: each card's VRAM when Windows was asked: for its last answer, and for the one that may still come
         self._asked: dict[str, Vram | None] = {}
+        self._asking: dict[str, Vram | None] = {}
 
     def sample(self, reply: dict[str, Any], backend: NvmlLibrary | Recorded, now: float) -> None:
         """Put the answer into ``reply``, if there is one and it is due."""
@@ -302,12 +303,14 @@ class WindowsVram:
         if (now < self._due and not moved) or not os.access(dxg.DEVICE, os.F_OK):
             return
         first = self._due == float("-inf")
+        self._asking = self._asking or used
         answer = self._reader.ask(dxg.FIRST_WAIT_SECONDS if first else dxg.WAIT_SECONDS)
         if not answer:  # it comes with a later sample
             self._due = now
             return
         reply["dxg"] = answer
-        self._asked = used if "adapters" in answer else {}
+        self._asked = self._asking if "adapters" in answer else {}
+        self._asking = {}
         self._due = now if self._asked and self._reader.seconds <= CHEAP_DXG_SECONDS else now + OFTEN
 
 
