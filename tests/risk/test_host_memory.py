@@ -12,6 +12,7 @@ from wslgpud.risk.attribution import Attribution
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.forecast_messages import advice
 from wslgpud.risk.headroom import BalloonedMemory
+from wslgpud.risk.levels import shown_level
 from wslgpud.risk.trace import observation_from_row, read_trace, replay, row_from_observation
 from wslgpud.sources.windows import next_period
 
@@ -120,6 +121,19 @@ def test_without_an_alarm_a_silent_windows_is_not_missed():
     seen = [engine.observe(one) for one in (*calm, *silent)]
     assert not any(one.changes for one in seen)
     assert [forecast.resource for forecast in seen[-1].forecasts] == ["ram"]
+
+
+def test_a_mere_note_about_a_silent_windows_becomes_no_warning():
+    engine, noted = RiskEngine(), []
+    for seen in leaking():
+        noted = [f for f in engine.observe(seen).forecasts if (f.resource, f.level) == ("windows", Level.INFO)]
+        if noted:
+            break
+    assert noted
+    ram = RamState(8 * GIB, 6 * GIB)
+    silent = [engine.observe(Observation(t=seen.t + 1 + t, ram=ram, late=("windows",))) for t in range(200)]
+    assert max(shown_level(forecast) for one in silent for forecast in one.forecasts) == Level.INFO
+    assert [forecast.resource for forecast in silent[-1].forecasts] == ["ram"]
 
 
 def test_memory_taken_back_counts_as_gone_for_a_while():

@@ -148,7 +148,7 @@ class RiskEngine:
             age, before, tracker = t - last.t, last.forecast, self._trackers[last.key]
             held, late = age <= self.settings.hold_seconds, name.startswith(observation.late)
             if name == WINDOWS:  # it is asked every few seconds, and not missed while all is well
-                late = late and not held and before.level > Level.OK
+                late = late and not held and before.level >= Level.WARNING
             if last.key in here:
                 yield name, last._replace(forecast=_unfounded(before, "gone", Level.OK, age))
             elif late or name == "ram" or (name == WINDOWS and held):
