@@ -49,7 +49,7 @@ class _Snapshot(NamedTuple):
 
     @property
     def unlisted_bytes(self) -> int:
-        """The most that a process held which the list, half of it simply the biggest, did not name."""
+        """The most that an unlisted process can have held: half of the list is simply the biggest."""
         sizes = sorted(process.held_bytes for process in self.processes)
         return sizes[len(sizes) // 2] if sizes else 0
 
@@ -340,7 +340,7 @@ class GpuAttribution:
 class Grower:
     """The last to grow on a resource: once it has ended, the likely victim of a kill.
 
-    A list of the biggest processes also loses one that lives and gave its memory back, so that is all that is said.
+    Whoever gave its memory back and lives on also leaves the list of the biggest, so no text says that it has ended.
     """
 
     _culprit: Culprit = NOBODY

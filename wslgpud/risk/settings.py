@@ -95,7 +95,7 @@ class RiskSettings:
     full_critical: float = 0.40
     #: A pause between samples longer than this, and than six usual ones, is a gap.
     gap_seconds: float = 3.0
-    #: Rate at which a cgroup hits its limit (memory.events: max) that causes a warning if it lasts.
+    #: Rate at which a cgroup hits its limit (memory.events.local: max) that causes a warning if it lasts.
     limit_hits_per_second: float = 1.0
     #: Commands expected to take more than this share of the headroom, as before, are reported.
     expected_near: float = 0.9

@@ -245,7 +245,7 @@ def state(host: Host, tree: CgroupTree, path: str) -> list[Reading]:
         swap = _number(host, f"{folder}/{files.swap_current}")
         kills = table(host.read(f"{folder}/{files.events}")).get("oom_kill")
         if tree.version == 2:
-            # In memory.events those of cgroups below, which may have limits of their own, count as well.
+            # memory.events also counts the hits of the cgroups below, which may have limits of their own.
             hits = parse_uint(table(host.read_optional(f"{folder}/memory.events.local")).get("max"))
         else:
             hits = _number(host, f"{folder}/memory.failcnt")

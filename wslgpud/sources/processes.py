@@ -31,8 +31,8 @@ _BUILDS: frozenset[Role] = frozenset({"build"})
 #: inspected open files per process; a process with more hides only its own use of a GPU
 MAX_FILES = 2048
 _COMMAND_LENGTH = 80
-#: Length of a searched line of a process's maps, whose paths it chooses: while all of a long text is searched, no other
-#: thread runs. No library's path is longer.
+#: The longest line of a process's maps that is searched. The process chooses the paths in it, and no other thread runs
+#: during a search; no library's path is longer.
 MAX_MAPPING = 1024
 
 #: The kernel cuts names at 15 characters, hence "x86_64-linux-gn" for a compiler with a long name.
@@ -346,7 +346,7 @@ class ProcessSource(Source):
         """Return the swapped bytes of processes that these may make one of the biggest."""
         if parse_uint(meminfo.get("SwapTotal")) == parse_uint(meminfo.get("SwapFree")):
             return {}
-        # No process occupies more than its virtual size: with less than the smallest of the biggest, it is not one.
+        # No process occupies more than its virtual size: one mapped smaller than these is not among the biggest.
         biggest = heapq.nlargest(self.config.sampling.processes_max, (row.rss_bytes for row in rows))
         return {
             row.pid: _swapped_bytes(self.host.read_optional(f"/proc/{row.pid}/status"))

@@ -123,7 +123,7 @@ _PROGRAM_CHARACTERS = 40
 #: the process of a session of WSL's containers: https://github.com/microsoft/WSL/discussions/40942
 _SESSION = re.compile(r"vmmem(wslc-.+)", re.IGNORECASE)
 _MAX_SESSIONS = 8
-#: the processes of virtual machines: a program in WSL's own is none of Windows
+#: the processes of virtual machines: programs in WSL's own do not run in Windows
 _VIRTUAL_MACHINES = frozenset({"vmmem", "vmmemwsl", "vmwp"})
 #: Windows' processes without a file
 _WITHOUT_FILE = frozenset({"system", "secure system", "registry", "memory compression"})
