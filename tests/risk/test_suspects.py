@@ -203,3 +203,10 @@ def test_a_gap_in_the_list_of_processes_makes_nobody_a_newcomer():
     working = [seen(float(t), process(7, t)) for t in range(0, 40, 2)]
     unknown = [replace(one, processes=()) if 10 <= one.t < 20 else one for one in working]
     assert blamed(*working) == blamed(*unknown) == "probably python3 7.py (pid 7), 50 %"
+
+
+def test_a_program_that_is_measured_no_longer_is_no_newcomer():
+    measured = (GpuProcess(7, "python3", 2 * GIB),)
+    known = [replace(seen(float(t), process(7, t)), gpus=(card(4.0, *measured),)) for t in range(0, 30, 2)]
+    unknown = [seen(float(t), process(7, t)) for t in range(30, 34, 2)]
+    assert blamed(*known, *unknown) == "probably python3 7.py (pid 7), 50 %"

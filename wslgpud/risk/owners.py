@@ -300,12 +300,16 @@ class _Look(NamedTuple):
     cpu_seconds: Mapping[_Key, float]
 
 
-def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
-    """Return the processes that may hold an unknown part of the card: its device is open, or the driver lists them."""
+def _on_card(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
+    """Return the processes that may hold a part of the card: its device is open, or the driver lists them."""
     listed = {process.pid for process in gpu.processes}
+    return [process for process in now.processes if "gpu" in process.roles or process.pid in listed]
+
+
+def _suspects(now: Observation, gpu: GpuSample) -> list[ProcessSample]:
+    """Return the processes that may hold an unknown part of the card."""
     measured = {process.pid for process in gpu.processes if process.used_bytes is not None}
-    may_hold = (p for p in now.processes if "gpu" in p.roles or p.pid in listed)
-    return [p for p in may_hold if p.pid not in measured][:MAX_SUSPECTS]
+    return [process for process in _on_card(now, gpu) if process.pid not in measured][:MAX_SUSPECTS]
 
 
 class CardSuspects:
@@ -316,7 +320,7 @@ class CardSuspects:
 
     def push(self, now: Observation, gpu: GpuSample) -> None:
         """Record what the processes have done since the last list; an empty one means unknown."""
-        cpu_seconds = {process.key: process.cpu_seconds or 0.0 for process in _suspects(now, gpu)}
+        cpu_seconds = {process.key: process.cpu_seconds or 0.0 for process in _on_card(now, gpu)}
         if now.processes and (not self._looks or cpu_seconds != self._looks[-1].cpu_seconds):
             self._looks.append(_Look(now.t, cpu_seconds))
             del self._looks[:-MAX_LOOKS]
