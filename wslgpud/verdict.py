@@ -37,7 +37,7 @@ LEVEL = MetricSpec(
     "verdict_level",
     "gauge",
     "",
-    "Overall level: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory cannot be read.",
+    "Overall level: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where the state of memory is unknown.",
     stored=False,  # stored as changes of level
 )
 VERDICT = MetricSpec(
@@ -55,8 +55,8 @@ METRICS = (LEVEL, VERDICT)
 class Verdict(NamedTuple):
     """The overall state.
 
-    ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a keyword
-    that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
+    ``level`` is None where memory's state is unknown; ``subject`` a resource, empty when all is well; ``cause`` a
+    keyword that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
     ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
     has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about the kill.
     ``limit_bytes`` is the memory limit of a group.
