@@ -56,10 +56,10 @@ class Verdict(NamedTuple):
     """The overall state.
 
     ``level`` is None where memory's state is unknown; ``subject`` a resource, empty when all is well; ``cause`` a
-    keyword that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the culprit;
-    ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose loss nobody
-    has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about the kill.
-    ``limit_bytes`` is the memory limit of a group.
+    keyword that stays while the figures of the message change (a rule, or the evidence of exhaustion); ``who`` the
+    culprit; ``incident`` the open incident in question; ``also`` counts other open problems. ``lost`` is a job whose
+    loss nobody has seen yet, which changes no level; ``calm`` then says how memory stands where the message is about
+    the kill. ``limit_bytes`` is the memory limit of a group.
     """
 
     level: Level | None

@@ -201,7 +201,8 @@ observations = st.builds(
     wsl=st.booleans(),
     gap_expected=st.booleans(),
     exhausted=st.sets(st.sampled_from(["ram", "gpu", "gpu0", "cgroup:/a"])).map(tuple),
-    late=st.sets(st.sampled_from(["ram", "gpu", "cgroup"])).map(tuple),
+    late=st.sets(st.sampled_from(["ram", "gpu", "cgroup", "windows"])).map(tuple),
+    windows=st.none() | record(RamState, total=big, available=big),
 )
 
 

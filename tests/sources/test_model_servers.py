@@ -106,7 +106,7 @@ def test_a_ninth_server_is_not_read_and_the_log_says_so(caplog: pytest.LogCaptur
     found = model_servers.servers([f"http://127.0.0.1:{port}/metrics" for port in range(1, 10)])
 
     assert [server.place for server in found] == [f"127.0.0.1:{port}" for port in range(1, 9)]
-    assert caplog.messages == ["sampling.model_servers: 127.0.0.1:9 is not read: at most 8 are"]
+    assert caplog.messages == ["sampling.model_servers: 127.0.0.1:9 is not read: only the first 8 are"]
 
 
 def test_ollama_tells_what_of_each_model_is_on_card_or_in_ram() -> None:

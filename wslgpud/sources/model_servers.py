@@ -89,7 +89,7 @@ def servers(urls: Sequence[str]) -> list[http_client.Address]:
         except ValueError as error:
             log.warning("sampling.model_servers: %s: %s", redaction.address(url), error)
     for server in found[MAX_SERVERS:]:
-        log.warning("sampling.model_servers: %s is not read: at most %d are", server.place, MAX_SERVERS)
+        log.warning("sampling.model_servers: %s is not read: only the first %d are", server.place, MAX_SERVERS)
     return found[:MAX_SERVERS]
 
 
