@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState
+from wslgpud.model import GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
 from wslgpud.risk.attribution import (
     NOBODY,
     Attribution,
@@ -19,6 +19,7 @@ from wslgpud.risk.attribution import (
     group_name,
     short_name,
 )
+from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.owners import MAX_SNAPSHOTS
 from wslgpud.risk.settings import RiskSettings
@@ -338,3 +339,24 @@ def test_under_wsl2_nobody_ends_while_processes_are_unknown() -> None:
     assert not grower.just_ended(room, unknown, RiskSettings())
     assert not grower.just_ended(room, replace(unknown, processes=(process(1, GIB),)), RiskSettings())
     assert grower.just_ended(room, replace(unknown, processes=(process(2, GIB),)), RiskSettings())
+
+
+@pytest.mark.parametrize(
+    ("mib_per_second", "late_from", "t", "level", "who"),
+    [
+        (120, 85, 98, Level.CRITICAL, "leak.py (pid 2)"),
+        (20, 450, 530, Level.WARNING, "leak.py (pid 2)"),
+        (20, 450, 560, Level.CRITICAL, ""),  # nobody knows who has grown since
+    ],
+)
+def test_a_late_list_of_processes_leaves_an_alarm_its_culprit(
+    mib_per_second: int, late_from: int, t: int, level: Level, who: str
+) -> None:
+    engine = RiskEngine(users_known=True)
+    for second in range(t + 1):
+        leak = replace(process(2, second * mib_per_second * MIB, "leak.py"), uid=1000)
+        free = RamState(16 * GIB, 12 * GIB - leak.rss_bytes)
+        listed = () if second >= late_from else (replace(process(1, 4 * GIB), uid=1000), leak)
+        (forecast,) = engine.observe(Observation(float(second), free, processes=listed)).forecasts
+
+    assert (forecast.level, forecast.who) == (level, who)

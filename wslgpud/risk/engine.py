@@ -88,6 +88,7 @@ class RiskEngine:
         self._last_hit: dict[str, float] = {}
         self._last: dict[str, _Last] = {}
         self._ram: RamState | None = None
+        self._listed = Observation(-math.inf)  # the last with a list of processes
         self._recalled: dict[str, tuple[Mapping[str, Any], float]] = {}
 
     def observe(self, observation: Observation, wall: float = 0.0) -> Assessment:
@@ -97,6 +98,7 @@ class RiskEngine:
         scarce = ram is not None and ram.available < self.settings.pressure_available * ram.total
         pressure = self._pressure.push(observation, wanted=scarce)
         self._attribution.push(observation)
+        self._listed = observation if observation.processes else self._listed
         refused, killed = set(self._refused(observation)), set(self._killed(observation))
         exhausted = refused | killed
         failures = tuple(self._learn(observation, exhausted))
@@ -328,6 +330,9 @@ class RiskEngine:
         window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
         if not rate:  # without a steady growth: use the window of the rate
             window, rate = RATE_SECONDS, tracker.rate or 0.0
+        by_list = room.gpu is None and room.resource != WINDOWS
+        if by_list and observation.t - self._listed.t <= self.settings.hold_seconds:
+            observation = self._listed  # lists are late while memory is scarce: whoever grew until then is still named
         if room.resource in ("ram", WINDOWS):
             of = self._attribution.ram_culprit if room.resource == "ram" else self._attribution.windows_culprit
             return of(observation, window, rate)
