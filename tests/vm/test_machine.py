@@ -89,13 +89,6 @@ def test_a_power_cut_loses_only_what_was_not_synced(debian: Machine) -> None:
     assert "Linux version" in debian.run("journalctl", "-k", "-b", "-1").stdout
 
 
-def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
-    with pytest.raises(MachineError, match=r"(?s)the machine died.*sysrq triggered crash"):
-        debian.run("sh", "-c", "echo c > /proc/sysrq-trigger")
-
-    assert not debian.running
-
-
 def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot: None, tmp_path: Path) -> None:
     code = f"""
 import signal, time
