@@ -43,8 +43,7 @@ def build(folder: Path, *before: str) -> subprocess.CompletedProcess:
 def is_killed_alone(folder: Path) -> bool:
     """Return whether the kernel kills a compiler; the rest may fit so tightly that they would thrash for ever."""
     with box(LIMIT) as inside:
-        command = [*inside, "make", f"-j{FILES}"]
-        with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as make:
+        with subprocess.Popen([*inside, "make", f"-j{FILES}"], cwd=folder, stderr=subprocess.PIPE, text=True) as make:
             killed = any("Killed" in line for line in make.stderr)
             make.kill()
     return killed
