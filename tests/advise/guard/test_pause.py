@@ -42,10 +42,10 @@ def build(folder: Path, *before: str) -> subprocess.CompletedProcess:
 
 def is_killed_alone(folder: Path) -> bool:
     """Return whether the kernel kills a compiler; the rest may fit so tightly that they would thrash for ever."""
-    with box(LIMIT) as inside:
-        with subprocess.Popen([*inside, "make", f"-j{FILES}"], cwd=folder, stderr=subprocess.PIPE, text=True) as make:
-            killed = any("Killed" in line for line in make.stderr)
-            make.kill()
+    make = "make", f"-j{FILES}"
+    with box(LIMIT) as inside, subprocess.Popen([*inside, *make], cwd=folder, stderr=subprocess.PIPE, text=True) as run:
+        killed = any("Killed" in line for line in run.stderr)
+        run.kill()
     return killed
 
 
