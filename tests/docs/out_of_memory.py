@@ -26,7 +26,7 @@ def measured() -> list[Run]:
 
 
 def _without_tool(run: Run) -> Run:
-    return {**run, "kernel_kills": [*run["kernel_kills"], *run["tool_kills"]], "tool_kills": []}
+    return {**run, "kernel_kills": [*run["kernel_kills"], *_by_tool(run)], "tool_kills": []}
 
 
 def outcome(run: Run) -> str:
